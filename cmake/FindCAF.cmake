@@ -1,0 +1,40 @@
+# Debian's libcaf-dev 0.17.6 ships headers and shared libraries only: no CMake package and no .pc file.
+# find_package(CAF 0.17.6 REQUIRED COMPONENTS core io openssl) gives CAF::core, CAF::io and CAF::openssl.
+find_path(CAF_INCLUDE_DIR caf/config.hpp)
+if(CAF_INCLUDE_DIR)
+  # CAF_VERSION is major * 10000 + minor * 100 + patch, so 1706 is 0.17.6.
+  file(STRINGS "${CAF_INCLUDE_DIR}/caf/config.hpp" caf_version_line REGEX "^#define CAF_VERSION [0-9]+")
+  string(REGEX REPLACE ".* ([0-9]+)" "\\1" caf_version_number "${caf_version_line}")
+  math(EXPR caf_major "${caf_version_number} / 10000")
+  math(EXPR caf_minor "(${caf_version_number} / 100) % 100")
+  math(EXPR caf_patch "${caf_version_number} % 100")
+  set(CAF_VERSION "${caf_major}.${caf_minor}.${caf_patch}")
+endif()
+
+find_package(Threads REQUIRED)
+set(caf_required CAF_INCLUDE_DIR)
+foreach(component IN LISTS CAF_FIND_COMPONENTS)
+  find_library(CAF_${component}_LIBRARY caf_${component})
+  list(APPEND caf_required CAF_${component}_LIBRARY)
+  if(CAF_${component}_LIBRARY)
+    set(CAF_${component}_FOUND TRUE)
+  endif()
+endforeach()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(CAF REQUIRED_VARS ${caf_required} VERSION_VAR CAF_VERSION HANDLE_COMPONENTS)
+
+if(CAF_FOUND)
+  foreach(component IN LISTS CAF_FIND_COMPONENTS)
+    if(NOT TARGET CAF::${component})
+      add_library(CAF::${component} UNKNOWN IMPORTED)
+      set_target_properties(CAF::${component} PROPERTIES
+        IMPORTED_LOCATION "${CAF_${component}_LIBRARY}" INTERFACE_INCLUDE_DIRECTORIES "${CAF_INCLUDE_DIR}")
+      target_link_libraries(CAF::${component} INTERFACE Threads::Threads)
+      if(NOT component STREQUAL core)
+        target_link_libraries(CAF::${component} INTERFACE CAF::core)
+      endif()
+    endif()
+  endforeach()
+endif()
+mark_as_advanced(CAF_INCLUDE_DIR)

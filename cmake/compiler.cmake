@@ -1,0 +1,30 @@
+# Language level, warnings and sanitizers for every target of the project.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+  set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+endif()
+
+add_library(althing_options INTERFACE)
+target_include_directories(althing_options INTERFACE "${CMAKE_SOURCE_DIR}")
+target_compile_options(althing_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror>)
+target_compile_definitions(althing_options INTERFACE ALTHING_VERSION="${PROJECT_VERSION}")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_BUILD_TYPE STREQUAL "Release")
+  # The hardening list of SECURITY.md; sanitizer builds bring their own checks.
+  target_compile_options(althing_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>)
+  target_compile_definitions(althing_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:_FORTIFY_SOURCE=2>)
+  target_link_options(althing_options INTERFACE -Wl,-z,relro,-z,now)
+endif()
+if(ALTHING_SANITIZE)
+  # CAF's headers bind null references on purpose, which is why null is left out of undefined.
+  target_compile_options(althing_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ALTHING_SANITIZE} -fno-sanitize=null -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+  target_link_options(althing_options INTERFACE -fsanitize=${ALTHING_SANITIZE})
+endif()

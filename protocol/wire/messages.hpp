@@ -1,0 +1,135 @@
+// The wire protocol as plain values: what clients and server say to each other over ZeroMQ. protocol/wire.capnp is the binary form,
+// docs/protocol.md the JSON twin; both carry exactly these fields. All limits of scheduler/vocabulary/limits.hpp are checked while decoding.
+//
+// Frames: DEALER/ROUTER multipart [empty]? [header: "ALT1" + one byte 'c' (Cap'n Proto) or 'j' (JSON)] [body].
+// A client opens with Hello, the server answers Welcome. Request ids are chosen by the client and are idempotent per client_id:
+// submitting the same id again attaches to the running request instead of starting another.
+// Server to client: Accepted, then Delta* with sequence 1, 2, 3 …, then exactly one Done or ErrorReply (which takes the next sequence number).
+// Credit: a stream may send `credit` deltas (0: no limit by count); Grant adds to it. Without credit, text waits and is coalesced.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "protocol/harmony/message.hpp"
+#include "scheduler/vocabulary/errors.hpp"
+#include "scheduler/vocabulary/events.hpp"
+#include "scheduler/vocabulary/ids.hpp"
+
+namespace althing::protocol::wire {
+
+inline constexpr std::uint32_t version = 1;      // the newest this build speaks
+inline constexpr std::uint32_t version_min = 1;  // the oldest
+
+// --- client to server ---
+
+struct Hello {
+  std::uint32_t version_min = wire::version_min;
+  std::uint32_t version_max = wire::version;
+  std::string client_id;    // random, 16 to 128 bytes, secret to this client: whoever knows it can resume its requests
+  std::string client_name;  // for logs, e.g. "althing-cli/0.1"
+};
+
+struct Sampling {
+  std::optional<float> temperature, top_p, min_p;
+  std::optional<std::uint32_t> top_k;
+  std::optional<std::uint64_t> seed;
+  std::optional<std::uint32_t> completion_tokens_max;
+  bool ignore_stop = false;
+};
+
+struct Submit {
+  std::string request_id;
+  // Either a conversation …
+  std::vector<harmony::Message> messages;
+  std::vector<harmony::Function> tools;                      // callable as functions.NAME
+  std::optional<harmony::ReasoningEffort> reasoning_effort;  // for the default system message
+  // … or raw token ids (then the stream carries token ids and no parsed messages).
+  std::vector<TokenId> prompt_tokens;
+  Sampling sampling;
+  std::uint32_t timeout_ms = 0;  // 0: none
+  std::uint32_t credit = 0;
+  bool return_tokens = false;  // deltas also carry the generated ids
+};
+
+struct Cancel {
+  std::string request_id;
+};
+struct Resume {
+  std::string request_id;
+  std::uint64_t last_sequence = 0;  // everything after it is sent again
+};
+struct Grant {
+  std::string request_id;
+  std::uint32_t credit = 0;
+};
+struct Ping {
+  std::uint64_t nonce = 0;
+};
+
+using ClientMessage = std::variant<Hello, Submit, Cancel, Resume, Grant, Ping>;
+
+// --- server to client ---
+
+struct Welcome {
+  std::uint32_t version = wire::version;
+  std::string server_instance;  // changes when the serving process restarts: requests of the old one are lost unless resume says otherwise
+  std::string model;
+  std::uint32_t context_tokens_max = 0;
+  std::uint32_t frame_bytes_max = 0;
+  std::uint32_t session_silence_ms_max = 0;  // ping more often than this
+};
+
+struct Accepted {
+  std::string request_id;
+  std::uint32_t prompt_tokens = 0;
+  std::uint64_t seed = 0;
+};
+
+// One generated Harmony message begins: everything its header says.
+struct MessageStarted {
+  std::uint32_t index = 0;  // 0, 1, 2 … within the request
+  harmony::Role role = harmony::Role::assistant;
+  std::string channel, recipient, content_type;  // "" when absent
+};
+struct Text {
+  std::uint32_t index = 0;
+  std::string text;  // valid UTF-8, never empty
+};
+struct MessageEnded {
+  std::uint32_t index = 0;
+};
+using DeltaEvent = std::variant<MessageStarted, Text, MessageEnded>;
+
+struct Delta {
+  std::string request_id;
+  std::uint64_t sequence = 0;
+  std::vector<DeltaEvent> events;
+  std::vector<TokenId> tokens;
+};
+
+struct Done {
+  std::string request_id;
+  std::uint64_t sequence = 0;
+  FinishReason reason = FinishReason::stop;
+  Usage usage;
+};
+
+struct ErrorReply {
+  std::string request_id;  // "" when it is about the session
+  std::uint64_t sequence = 0;
+  Error error;
+};
+
+struct Pong {
+  std::uint64_t nonce = 0;
+  std::string server_instance;
+};
+
+using ServerMessage = std::variant<Welcome, Accepted, Delta, Done, ErrorReply, Pong>;
+
+}  // namespace althing::protocol::wire

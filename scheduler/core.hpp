@@ -1,0 +1,62 @@
+// The scheduler core: a pure state machine that turns events into effects. It has no thread, clock, IO, log or random source, never
+// throws for an event (allocation failure apart) and never blocks, so a journal of its events replays to the same effects.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "scheduler/vocabulary/events.hpp"
+#include "scheduler/vocabulary/kv_layout.hpp"
+#include "scheduler/vocabulary/limits.hpp"
+
+namespace althing::scheduler {
+
+struct CoreConfig {
+  Limits limits;
+  KvLayout kv;
+  std::uint32_t vocabulary = 0;  // token ids of prompts must be below it
+};
+
+// Cheap to take after any event; for metrics and readiness.
+struct CoreStats {
+  std::uint32_t running = 0;
+  std::uint32_t waiting = 0;
+  std::uint32_t pages_used = 0;
+  std::uint32_t pages_total = 0;
+  std::uint32_t steps_in_flight = 0;
+  std::uint64_t steps_done = 0;
+  std::uint64_t preemptions = 0;
+  std::uint64_t prompt_tokens = 0;  // computed, recomputation included
+  std::uint64_t completion_tokens = 0;
+  bool ready = false;  // a complete membership exists
+  bool draining = false;
+};
+
+class Core {
+ public:
+  // Refuses limits or a layout whose relations do not hold, naming both numbers.
+  static Result<std::unique_ptr<Core>> create(const CoreConfig& config);
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  // The returned span is valid until the next call.
+  std::span<const Effect> on(const Event& event);
+
+  CoreStats stats() const;
+
+  // The most prompt + completion tokens that a request may need (limits and pool together).
+  std::uint32_t request_tokens_max() const;
+
+  // Empty when everything adds up; else the first invariant that is broken, with numbers. For tests and debug builds.
+  std::string check_invariants() const;
+
+ private:
+  struct State;
+  explicit Core(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace althing::scheduler
