@@ -30,8 +30,10 @@ class SharedSegment {
   void abort();
   bool aborted() const;
 
-  // A communicator for `rank`; the mapping is shared, so the segment object may go first.
-  // `wait_max`: a collective that takes longer returns false.
+  // A communicator for `rank`; the mapping is shared, so the segment object may go first. nullptr when `rank` is not below world() or has
+  // joined before: two members under one number would tear the sums. On an aborted segment every call of the communicator returns false.
+  // `wait_max`: a collective that takes longer returns false and aborts the segment, so that no peer waits for a rank that gave up.
+  // So does a call whose kind or length differs from what the peers called.
   std::unique_ptr<Communicator> join(RankId rank, std::chrono::milliseconds wait_max);
 
  private:
