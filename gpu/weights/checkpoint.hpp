@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,17 @@ class Checkpoint {
   const std::string& config_json() const;
   const std::filesystem::path& directory() const;
   std::uint64_t tensor_bytes() const;
+
+  // What follows takes any view into this checkpoint, also one of a part of a tensor (rows of it). REQUIRES: such a view.
+  // "model.safetensors: tensor 'x', byte 1234": how messages name a place.
+  std::string where(const TensorView& view) const;
+  // Copies bytes [offset, offset + out.size()) of the view by pread. Unlike touching the mapping, a byte that vanished or cannot be read is an
+  // io error naming it, not a signal.
+  Status read(const TensorView& view, std::uint64_t offset, std::span<std::byte> out) const;
+  // The files as opened; where a tensor file was cut or written to since, an error says so. A file replaced by rename is not noticed: the
+  // mapping keeps the old one.
+  Status unchanged() const;
+  std::size_t file_count() const;
 
  private:
   struct State;
