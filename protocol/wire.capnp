@@ -1,0 +1,303 @@
+# The binary form of Althing's wire protocol: what follows the frame header "ALT1c". docs/protocol.md tells the rules of the conversation and shows
+# every message as bytes; protocol/wire/messages.hpp is the same as C++ values.
+#
+# Rules that every version keeps: fields and union members are only ever added, never renumbered or given another meaning; a reader ignores fields it
+# does not know and answers a union member it does not know with the error `unsupported`. A body is one unpacked message with its segment table, a
+# multiple of 8 bytes and nothing after it. Every Text is UTF-8. A null Text is an absent one where the prose says so and the empty one elsewhere.
+@0xdb76a21634f543b3;
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("althing::protocol::wire::schema");
+
+struct ClientFrame {
+  # What a client sends.
+  requestId @0 :Text;
+  # The request it is about, chosen by the client: 1 to 128 bytes without control characters. Empty for hello and ping. It stands outside of the union
+  # so that a server can name the request even when it does not know the kind of message.
+  union {
+    hello @1 :Hello;
+    # The first message on every connection.
+    submit @2 :Submit;
+    # Starts a request, or attaches to it when this client has used the id before.
+    cancel @3 :Void;
+    # Ends the request; its stream still gets its closing done or error.
+    resume @4 :Resume;
+    # Asks for everything after a sequence number once more, from this connection on.
+    grant @5 :Grant;
+    # Lets the stream send more deltas.
+    ping @6 :Ping;
+    # Keeps the session alive; answered by pong.
+  }
+}
+
+struct Hello {
+  versionMin @0 :UInt32;
+  # The oldest protocol version this client speaks.
+  versionMax @1 :UInt32;
+  # The newest. The server picks the newest that both know.
+  clientId @2 :Text;
+  # 16 to 128 random bytes of text, kept secret and used again when reconnecting: who knows it can resume this client's requests.
+  clientName @3 :Text;
+  # For the server's log, e.g. "althing-cli/0.1".
+}
+
+struct Submit {
+  messages @0 :List(Message);
+  # The conversation so far. Either this or promptTokens, never both.
+  tools @1 :List(Function);
+  # What the model may call as functions.NAME.
+  reasoningEffort @2 :ReasoningEffort;
+  # For the system message that is put in front when the conversation has none.
+  promptTokens @3 :List(UInt32);
+  # Raw token ids instead of a conversation; then the stream carries token ids and no parsed messages.
+  sampling @4 :Sampling;
+  timeoutMs @5 :UInt32;
+  # The request ends with the error `deadline` after this many milliseconds. 0: never.
+  credit @6 :UInt32;
+  # How many deltas the stream may send before it needs a grant. 0: no limit by count.
+  returnTokens @7 :Bool;
+  # Deltas also carry the generated token ids.
+}
+
+struct Sampling {
+  # Every member left at `unset` takes the server's default.
+  temperature :union {
+    unset @0 :Void;
+    value @1 :Float32;
+    # 0 (greedy) to 2.
+  }
+  topP :union {
+    unset @2 :Void;
+    value @3 :Float32;
+    # Over 0, up to 1.
+  }
+  minP :union {
+    unset @4 :Void;
+    value @5 :Float32;
+    # 0 to 1.
+  }
+  topK :union {
+    unset @6 :Void;
+    value @7 :UInt32;
+    # 0: all tokens.
+  }
+  seed :union {
+    unset @8 :Void;
+    value @9 :UInt64;
+  }
+  completionTokensMax :union {
+    unset @10 :Void;
+    value @11 :UInt32;
+    # At least 1.
+  }
+  ignoreStop @12 :Bool;
+  # Go on to completionTokensMax whatever is generated.
+}
+
+struct Resume {
+  lastSequence @0 :UInt64;
+  # The last sequence number the client has; everything after it is sent again.
+}
+
+struct Grant {
+  credit @0 :UInt32;
+  # How many more deltas the stream may send.
+}
+
+struct Ping {
+  nonce @0 :UInt64;
+}
+
+struct Message {
+  # One Harmony message.
+  role @0 :Role;
+  name @1 :Text;
+  # Null: none. For role tool the author, e.g. "functions.get_current_weather".
+  recipient @2 :Text;
+  # Null: everybody.
+  channel @3 :Text;
+  # Null: none.
+  contentType @4 :Text;
+  # Null: none. E.g. "<|constrain|>json".
+  content @5 :List(Content);
+}
+
+struct Content {
+  union {
+    text @0 :Text;
+    system @1 :SystemContent;
+    # In system messages only.
+    developer @2 :DeveloperContent;
+    # In developer messages only.
+  }
+}
+
+struct SystemContent {
+  modelIdentity @0 :Text;
+  # Null: left out, here and below.
+  reasoningEffort @1 :ReasoningEffort;
+  knowledgeCutoff @2 :Text;
+  # YYYY-MM.
+  conversationStartDate @3 :Text;
+  # YYYY-MM-DD.
+  channelConfig @4 :ChannelConfig;
+  tools @5 :List(ToolNamespace);
+}
+
+struct ChannelConfig {
+  validChannels @0 :List(Text);
+  channelRequired @1 :Bool;
+}
+
+struct DeveloperContent {
+  instructions @0 :Text;
+  # Null: none.
+  tools @1 :List(ToolNamespace);
+}
+
+struct ToolNamespace {
+  key @0 :Text;
+  # Orders the namespaces (ascending bytes); as a rule the same as name.
+  name @1 :Text;
+  description @2 :Text;
+  # Null: none.
+  functions @3 :List(Function);
+}
+
+struct Function {
+  name @0 :Text;
+  description @1 :Text;
+  parameters @2 :Text;
+  # A JSON schema as text, whose order of keys is kept. Null: the function takes nothing.
+}
+
+enum Role {
+  system @0;
+  developer @1;
+  user @2;
+  assistant @3;
+  tool @4;
+}
+
+enum ReasoningEffort {
+  unset @0;
+  low @1;
+  medium @2;
+  high @3;
+}
+
+struct ServerFrame {
+  # What a server sends.
+  requestId @0 :Text;
+  # The request it is about; empty for welcome, pong, and errors of the session.
+  sequence @1 :UInt64;
+  # For delta, done and error: 1, 2, 3 … within the request. 0 in an error that is not part of a stream (a request that never started, a resume of an
+  # unknown one, an error of the session).
+  union {
+    welcome @2 :Welcome;
+    # Answers hello.
+    accepted @3 :Accepted;
+    # The request has entered the queue.
+    delta @4 :Delta;
+    # More of the answer.
+    done @5 :Done;
+    # The last message of a stream that went well.
+    error @6 :Failure;
+    # The last message of one that did not, or an error of the session.
+    pong @7 :Pong;
+    # Answers ping.
+  }
+}
+
+struct Welcome {
+  version @0 :UInt32;
+  # The protocol version of this session.
+  serverInstance @1 :Text;
+  # Changes when the serving process restarts. Requests of the old one are lost unless resume says otherwise.
+  model @2 :Text;
+  contextTokensMax @3 :UInt32;
+  # Prompt and completion of one request together.
+  frameBytesMax @4 :UInt32;
+  # Longer bodies from clients are refused.
+  sessionSilenceMsMax @5 :UInt32;
+  # Send something (a ping) more often than this, or the session ends.
+}
+
+struct Accepted {
+  promptTokens @0 :UInt32;
+  seed @1 :UInt64;
+  # The request's own, or the one the server drew. Submitting it again gives the same answer.
+}
+
+struct Delta {
+  events @0 :List(DeltaEvent);
+  tokens @1 :List(UInt32);
+  # Generated token ids, when they were asked for.
+}
+
+struct DeltaEvent {
+  index @0 :UInt32;
+  # Which generated message: 0, 1, 2 … within the request.
+  union {
+    started @1 :MessageHeader;
+    text @2 :Text;
+    # More of the message's content: valid UTF-8, never empty.
+    ended @3 :Void;
+  }
+}
+
+struct MessageHeader {
+  role @0 :Role;
+  channel @1 :Text;
+  recipient @2 :Text;
+  contentType @3 :Text;
+}
+
+struct Done {
+  reason @0 :FinishReason;
+  promptTokens @1 :UInt32;
+  completionTokens @2 :UInt32;
+  preemptions @3 :UInt32;
+  # How often the request gave up its memory to others on the way.
+}
+
+enum FinishReason {
+  stop @0;
+  length @1;
+  cancelled @2;
+  error @3;
+}
+
+struct Failure {
+  code @0 :ErrorCode;
+  message @1 :Text;
+  # What was wrong, where, and what to do about it.
+  field @2 :Text;
+  # The field it is about, e.g. "messages[3].role". May be empty.
+}
+
+enum ErrorCode {
+  # A code that a reader does not know counts as `internal`.
+  invalidArgument @0;
+  notFound @1;
+  corrupt @2;
+  unsupported @3;
+  tooLarge @4;
+  busy @5;
+  draining @6;
+  cancelled @7;
+  deadline @8;
+  slowReader @9;
+  rankLost @10;
+  coreLost @11;
+  unavailable @12;
+  version @13;
+  nonfinite @14;
+  io @15;
+  internal @16;
+}
+
+struct Pong {
+  nonce @0 :UInt64;
+  serverInstance @1 :Text;
+}

@@ -1,0 +1,230 @@
+// Values to Cap'n Proto bytes. Every pointer field is written, and null only where null means absent.
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+
+#include "protocol/wire/capnp_form.hpp"
+#include "wire.capnp.h"
+
+namespace althing::protocol::wire::capnp_form {
+namespace {
+
+using nlohmann::ordered_json;
+
+capnp::Text::Reader text_of(const std::string& text) { return capnp::Text::Reader(text.c_str(), text.size()); }
+
+schema::Role role_of(harmony::Role role) { return static_cast<schema::Role>(role); }
+
+schema::ReasoningEffort effort_of(const std::optional<harmony::ReasoningEffort>& effort) {
+  if (!effort) return schema::ReasoningEffort::UNSET;
+  switch (*effort) {
+    case harmony::ReasoningEffort::low:
+      return schema::ReasoningEffort::LOW;
+    case harmony::ReasoningEffort::medium:
+      return schema::ReasoningEffort::MEDIUM;
+    case harmony::ReasoningEffort::high:
+      break;
+  }
+  return schema::ReasoningEffort::HIGH;
+}
+
+unsigned count_of(std::size_t count) { return static_cast<unsigned>(count); }
+
+template <class Builder>
+void put_tokens(Builder list, const std::vector<TokenId>& tokens) {
+  for (unsigned i = 0; i < list.size(); ++i) list.set(i, tokens[i]);
+}
+
+void put(schema::Function::Builder to, const harmony::Function& from) {
+  to.setName(text_of(from.name));
+  to.setDescription(text_of(from.description));
+  if (from.parameters) to.setParameters(text_of(from.parameters->dump(-1, ' ', false, ordered_json::error_handler_t::replace)));
+}
+
+void put(schema::ToolNamespace::Builder to, const std::string& key, const harmony::ToolNamespace& from) {
+  to.setKey(text_of(key));
+  to.setName(text_of(from.name));
+  if (from.description) to.setDescription(text_of(*from.description));
+  auto functions = to.initFunctions(count_of(from.functions.size()));
+  for (unsigned i = 0; i < functions.size(); ++i) put(functions[i], from.functions[i]);
+}
+
+template <class Builder>
+void put_tools(Builder to, const harmony::Tools& from) {
+  auto tools = to.initTools(count_of(from.size()));
+  for (unsigned i = 0; i < tools.size(); ++i) put(tools[i], from[i].first, from[i].second);
+}
+
+void put(schema::SystemContent::Builder to, const harmony::SystemContent& from) {
+  if (from.model_identity) to.setModelIdentity(text_of(*from.model_identity));
+  to.setReasoningEffort(effort_of(from.reasoning_effort));
+  if (from.knowledge_cutoff) to.setKnowledgeCutoff(text_of(*from.knowledge_cutoff));
+  if (from.conversation_start_date) to.setConversationStartDate(text_of(*from.conversation_start_date));
+  if (from.channel_config) {
+    auto config = to.initChannelConfig();
+    auto channels = config.initValidChannels(count_of(from.channel_config->valid_channels.size()));
+    for (unsigned i = 0; i < channels.size(); ++i) channels.set(i, text_of(from.channel_config->valid_channels[i]));
+    config.setChannelRequired(from.channel_config->channel_required);
+  }
+  put_tools(to, from.tools);
+}
+
+void put(schema::Content::Builder to, const harmony::Content& from) {
+  if (const auto* text = std::get_if<harmony::TextContent>(&from)) {
+    to.setText(text_of(text->text));
+  } else if (const auto* system = std::get_if<harmony::SystemContent>(&from)) {
+    put(to.initSystem(), *system);
+  } else {
+    const auto& developer = std::get<harmony::DeveloperContent>(from);
+    auto content = to.initDeveloper();
+    if (developer.instructions) content.setInstructions(text_of(*developer.instructions));
+    put_tools(content, developer.tools);
+  }
+}
+
+void put(schema::Message::Builder to, const harmony::Message& from) {
+  to.setRole(role_of(from.role));
+  if (from.name) to.setName(text_of(*from.name));
+  if (from.recipient) to.setRecipient(text_of(*from.recipient));
+  if (from.channel) to.setChannel(text_of(*from.channel));
+  if (from.content_type) to.setContentType(text_of(*from.content_type));
+  auto content = to.initContent(count_of(from.content.size()));
+  for (unsigned i = 0; i < content.size(); ++i) put(content[i], from.content[i]);
+}
+
+void put(schema::Sampling::Builder to, const Sampling& from) {
+  if (from.temperature) to.getTemperature().setValue(*from.temperature);
+  if (from.top_p) to.getTopP().setValue(*from.top_p);
+  if (from.min_p) to.getMinP().setValue(*from.min_p);
+  if (from.top_k) to.getTopK().setValue(*from.top_k);
+  if (from.seed) to.getSeed().setValue(*from.seed);
+  if (from.completion_tokens_max) to.getCompletionTokensMax().setValue(*from.completion_tokens_max);
+  to.setIgnoreStop(from.ignore_stop);
+}
+
+struct PutClient {
+  schema::ClientFrame::Builder frame;
+
+  void operator()(const Hello& m) {
+    auto hello = frame.initHello();
+    hello.setVersionMin(m.version_min);
+    hello.setVersionMax(m.version_max);
+    hello.setClientId(text_of(m.client_id));
+    hello.setClientName(text_of(m.client_name));
+  }
+  void operator()(const Submit& m) {
+    frame.setRequestId(text_of(m.request_id));
+    auto submit = frame.initSubmit();
+    auto messages = submit.initMessages(count_of(m.messages.size()));
+    for (unsigned i = 0; i < messages.size(); ++i) put(messages[i], m.messages[i]);
+    auto tools = submit.initTools(count_of(m.tools.size()));
+    for (unsigned i = 0; i < tools.size(); ++i) put(tools[i], m.tools[i]);
+    submit.setReasoningEffort(effort_of(m.reasoning_effort));
+    put_tokens(submit.initPromptTokens(count_of(m.prompt_tokens.size())), m.prompt_tokens);
+    put(submit.initSampling(), m.sampling);
+    submit.setTimeoutMs(m.timeout_ms);
+    submit.setCredit(m.credit);
+    submit.setReturnTokens(m.return_tokens);
+  }
+  void operator()(const Cancel& m) {
+    frame.setRequestId(text_of(m.request_id));
+    frame.setCancel();
+  }
+  void operator()(const Resume& m) {
+    frame.setRequestId(text_of(m.request_id));
+    frame.initResume().setLastSequence(m.last_sequence);
+  }
+  void operator()(const Grant& m) {
+    frame.setRequestId(text_of(m.request_id));
+    frame.initGrant().setCredit(m.credit);
+  }
+  void operator()(const Ping& m) { frame.initPing().setNonce(m.nonce); }
+};
+
+void put(schema::DeltaEvent::Builder to, const DeltaEvent& from) {
+  if (const auto* text = std::get_if<Text>(&from)) {
+    to.setIndex(text->index);
+    to.setText(text_of(text->text));
+  } else if (const auto* started = std::get_if<MessageStarted>(&from)) {
+    to.setIndex(started->index);
+    auto header = to.initStarted();
+    header.setRole(role_of(started->role));
+    header.setChannel(text_of(started->channel));
+    header.setRecipient(text_of(started->recipient));
+    header.setContentType(text_of(started->content_type));
+  } else {
+    to.setIndex(std::get<MessageEnded>(from).index);
+    to.setEnded();
+  }
+}
+
+struct PutServer {
+  schema::ServerFrame::Builder frame;
+
+  void operator()(const Welcome& m) {
+    auto welcome = frame.initWelcome();
+    welcome.setVersion(m.version);
+    welcome.setServerInstance(text_of(m.server_instance));
+    welcome.setModel(text_of(m.model));
+    welcome.setContextTokensMax(m.context_tokens_max);
+    welcome.setFrameBytesMax(m.frame_bytes_max);
+    welcome.setSessionSilenceMsMax(m.session_silence_ms_max);
+  }
+  void operator()(const Accepted& m) {
+    frame.setRequestId(text_of(m.request_id));
+    auto accepted = frame.initAccepted();
+    accepted.setPromptTokens(m.prompt_tokens);
+    accepted.setSeed(m.seed);
+  }
+  void operator()(const Delta& m) {
+    frame.setRequestId(text_of(m.request_id));
+    frame.setSequence(m.sequence);
+    auto delta = frame.initDelta();
+    auto events = delta.initEvents(count_of(m.events.size()));
+    for (unsigned i = 0; i < events.size(); ++i) put(events[i], m.events[i]);
+    put_tokens(delta.initTokens(count_of(m.tokens.size())), m.tokens);
+  }
+  void operator()(const Done& m) {
+    frame.setRequestId(text_of(m.request_id));
+    frame.setSequence(m.sequence);
+    auto done = frame.initDone();
+    done.setReason(static_cast<schema::FinishReason>(m.reason));
+    done.setPromptTokens(m.usage.prompt_tokens);
+    done.setCompletionTokens(m.usage.completion_tokens);
+    done.setPreemptions(m.usage.preemptions);
+  }
+  void operator()(const ErrorReply& m) {
+    frame.setRequestId(text_of(m.request_id));
+    frame.setSequence(m.sequence);
+    auto error = frame.initError();
+    error.setCode(static_cast<schema::ErrorCode>(m.error.code));
+    error.setMessage(text_of(m.error.message));
+    error.setField(text_of(m.error.field));
+  }
+  void operator()(const Pong& m) {
+    auto pong = frame.initPong();
+    pong.setNonce(m.nonce);
+    pong.setServerInstance(text_of(m.server_instance));
+  }
+};
+
+std::string bytes_of(capnp::MessageBuilder& builder) {
+  const kj::Array<capnp::word> words = capnp::messageToFlatArray(builder);
+  const auto bytes = words.asBytes();
+  return std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+}
+
+}  // namespace
+
+std::string encode(const ClientMessage& message) {
+  capnp::MallocMessageBuilder builder;
+  std::visit(PutClient{builder.initRoot<schema::ClientFrame>()}, message);
+  return bytes_of(builder);
+}
+
+std::string encode(const ServerMessage& message) {
+  capnp::MallocMessageBuilder builder;
+  std::visit(PutServer{builder.initRoot<schema::ServerFrame>()}, message);
+  return bytes_of(builder);
+}
+
+}  // namespace althing::protocol::wire::capnp_form

@@ -1,0 +1,246 @@
+// JSON text to values. The text is parsed by json_text (linear, bounded depth, no key twice); here its members become fields.
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "protocol/wire/check.hpp"
+#include "protocol/wire/json_form.hpp"
+#include "protocol/wire/json_members.hpp"
+#include "protocol/wire/json_text.hpp"
+
+namespace althing::protocol::wire::json_form {
+namespace {
+
+using nlohmann::ordered_json;
+using Members = JsonMembers;
+
+Error unsupported(const Members& m, const char* key, const std::string& what) {
+  return Error{ErrorCode::unsupported,
+               what + " of type \"" + m.text(key).substr(0, 64) + "\" is not known to this build, which speaks version " + std::to_string(version),
+               m.path_of(key)};
+}
+
+bool fits(const Members& m, const char* key, const ordered_json& array, std::size_t count_max, const char* limit) {
+  if (array.size() <= count_max) return true;
+  Error error = too_many(m.path_of(key), array.size(), count_max, limit);
+  m.complain(error.code, std::move(error.message), key);
+  return false;
+}
+
+std::vector<TokenId> tokens(const Members& m, const char* key, std::size_t count_max, const char* limit) {
+  std::vector<TokenId> to;
+  const ordered_json* array = m.array(key);
+  if (array == nullptr || !fits(m, key, *array, count_max, limit)) return to;
+  to.reserve(array->size());
+  for (const auto& item : *array) {
+    if (!item.is_number_unsigned() && !(item.is_number_integer() && item.get<std::int64_t>() >= 0)) {
+      m.complain(ErrorCode::invalid_argument, m.path_of(key) + "[" + std::to_string(to.size()) + "] is not a token id", key);
+      return to;
+    }
+    const auto number = item.get<std::uint64_t>();
+    if (number > std::numeric_limits<TokenId>::max()) {
+      m.complain(ErrorCode::invalid_argument,
+                 m.path_of(key) + "[" + std::to_string(to.size()) + "] is " + std::to_string(number) + "; no token id is that large", key);
+      return to;
+    }
+    to.push_back(static_cast<TokenId>(number));
+  }
+  return to;
+}
+
+std::optional<harmony::ReasoningEffort> effort(const Members& m) {
+  const auto name = m.optional_text("reasoning_effort");
+  if (!name) return std::nullopt;
+  using harmony::ReasoningEffort;
+  if (*name == "low" || *name == "Low") return ReasoningEffort::low;
+  if (*name == "medium" || *name == "Medium") return ReasoningEffort::medium;
+  if (*name == "high" || *name == "High") return ReasoningEffort::high;
+  m.complain(ErrorCode::invalid_argument, "reasoning_effort is \"" + name->substr(0, 64) + "\"; it must be low, medium or high", "reasoning_effort");
+  return std::nullopt;
+}
+
+// Decodes one message after the other; holds what they share.
+class Decoder {
+ public:
+  explicit Decoder(const Limits& limits) : limits_(limits) {}
+  std::optional<Error>& error() { return error_; }
+
+  ClientMessage client(const Members& m, const std::string& request_id) {
+    const std::string type = m.text("type");
+    if (type == "hello") return Hello{m.u32("version_min", 1), m.u32("version_max", 1), m.text("client_id"), m.text("client_name")};
+    if (type == "submit") return submit(m, request_id);
+    if (type == "cancel") return Cancel{request_id};
+    if (type == "resume") return Resume{request_id, m.u64("last_sequence")};
+    if (type == "grant") return Grant{request_id, m.u32("credit")};
+    if (type == "ping") return Ping{m.u64("nonce")};
+    keep(unsupported(m, "type", "a client message"));
+    return Ping{};
+  }
+
+  ServerMessage server(const Members& m, std::string request_id) {
+    const std::string type = m.text("type");
+    const std::uint64_t sequence = m.u64("sequence");
+    if (type == "delta") return delta(m, std::move(request_id), sequence);
+    if (type == "accepted") return Accepted{std::move(request_id), m.u32("prompt_tokens"), m.u64("seed")};
+    if (type == "done") return done(m, std::move(request_id), sequence);
+    if (type == "error") return failure(m, std::move(request_id), sequence);
+    if (type == "pong") return Pong{m.u64("nonce"), m.text("server_instance")};
+    if (type == "welcome")
+      return Welcome{m.u32("version"),         m.text("server_instance"),      m.text("model"), m.u32("context_tokens_max"),
+                     m.u32("frame_bytes_max"), m.u32("session_silence_ms_max")};
+    keep(unsupported(m, "type", "a server message"));
+    return Pong{};
+  }
+
+ private:
+  void keep(Error error) {
+    if (!error_) error_ = std::move(error);
+  }
+
+  Submit submit(const Members& m, const std::string& request_id) {
+    Submit to;
+    to.request_id = request_id;
+    if (const auto* messages = m.array("messages"); messages != nullptr && fits(m, "messages", *messages, limits_.messages_max, "messages_max"))
+      for (std::size_t i = 0; i < messages->size() && !error_; ++i) {
+        auto message = harmony::message_from_json((*messages)[i]);
+        const std::string path = "messages[" + std::to_string(i) + "]";
+        if (message) {
+          to.messages.push_back(std::move(*message));
+        } else {
+          const Error& why = message.error();
+          keep({why.code, path + ": " + why.message, why.field.empty() ? path : path + "." + why.field});
+        }
+      }
+    if (const auto* tools = m.array("tools"); tools != nullptr && fits(m, "tools", *tools, limits_.tools_max, "tools_max"))
+      for (std::size_t i = 0; i < tools->size() && !error_; ++i) to.tools.push_back(function((*tools)[i], "tools[" + std::to_string(i) + "]"));
+    to.reasoning_effort = effort(m);
+    to.prompt_tokens = tokens(m, "prompt_tokens", limits_.context_tokens_max, "context_tokens_max");
+    if (const auto* object = m.object("sampling")) to.sampling = sampling(Members(*object, "sampling.", error_));
+    to.timeout_ms = m.u32("timeout_ms");
+    to.credit = m.u32("credit");
+    to.return_tokens = m.boolean("return_tokens");
+    return to;
+  }
+
+  harmony::Function function(const ordered_json& json, const std::string& path) {
+    harmony::Function to;
+    if (!json.is_object()) {
+      keep({ErrorCode::invalid_argument, path + " must be an object with name, description and parameters, not " + json.type_name(), path});
+      return to;
+    }
+    const Members m(json, path + ".", error_);
+    to.name = m.text("name");
+    to.description = m.text("description");
+    if (const auto* parameters = m.object("parameters")) to.parameters = *parameters;
+    return to;
+  }
+
+  static Sampling sampling(const Members& m) {
+    Sampling to;
+    to.temperature = m.real("temperature");
+    to.top_p = m.real("top_p");
+    to.min_p = m.real("min_p");
+    to.top_k = m.optional_u32("top_k");
+    to.seed = m.optional_u64("seed");
+    to.completion_tokens_max = m.optional_u32("completion_tokens_max");
+    to.ignore_stop = m.boolean("ignore_stop");
+    return to;
+  }
+
+  Delta delta(const Members& m, std::string request_id, std::uint64_t sequence) {
+    Delta to{std::move(request_id), sequence, {}, {}};
+    if (const auto* events = m.array("events"); events != nullptr && fits(m, "events", *events, delta_events_max, "delta_events_max"))
+      for (std::size_t i = 0; i < events->size() && !error_; ++i) to.events.push_back(event((*events)[i], "events[" + std::to_string(i) + "]"));
+    to.tokens = tokens(m, "tokens", delta_events_max, "delta_events_max");
+    return to;
+  }
+
+  DeltaEvent event(const ordered_json& json, const std::string& path) {
+    if (!json.is_object()) {
+      keep({ErrorCode::invalid_argument, path + " must be an object, not " + json.type_name(), path});
+      return MessageEnded{};
+    }
+    const Members m(json, path + ".", error_);
+    const std::string type = m.text("type");
+    const std::uint32_t index = m.u32("index");
+    if (type == "text") return Text{index, m.text("text")};
+    if (type == "message_ended") return MessageEnded{index};
+    if (type == "message_started") {
+      const auto role = harmony::role_of(m.text("role"));
+      if (!role) keep(unsupported(m, "role", "a role"));
+      return MessageStarted{index, role.value_or(harmony::Role::assistant), m.text("channel"), m.text("recipient"), m.text("content_type")};
+    }
+    keep(unsupported(m, "type", "a delta event"));
+    return MessageEnded{index};
+  }
+
+  Done done(const Members& m, std::string request_id, std::uint64_t sequence) {
+    Done to{std::move(request_id), sequence, FinishReason::stop, {}};
+    const std::string name = m.text("reason");
+    bool known = false;
+    for (const auto reason : {FinishReason::stop, FinishReason::length, FinishReason::cancelled, FinishReason::error})
+      if (name == name_of(reason)) {
+        to.reason = reason;
+        known = true;
+      }
+    if (!known) keep(unsupported(m, "reason", "a finish reason"));
+    if (const auto* object = m.object("usage")) {
+      const Members usage(*object, "usage.", error_);
+      to.usage = Usage{usage.u32("prompt_tokens"), usage.u32("completion_tokens"), usage.u32("preemptions")};
+    }
+    return to;
+  }
+
+  ErrorReply failure(const Members& m, std::string request_id, std::uint64_t sequence) {
+    ErrorReply to{std::move(request_id), sequence, {}};
+    const auto* object = m.object("error");
+    if (object == nullptr) {
+      m.complain(ErrorCode::invalid_argument, "an error message needs the member error with code and message", "error");
+      return to;
+    }
+    const Members error(*object, "error.", error_);
+    const std::string code = error.text("code");
+    to.error.code = ErrorCode::internal;  // also for codes of later versions
+    for (int i = 0; i < error_code_count; ++i)
+      if (code == name_of(static_cast<ErrorCode>(i))) to.error.code = static_cast<ErrorCode>(i);
+    to.error.message = error.text("message");
+    to.error.field = error.text("field");
+    return to;
+  }
+
+  const Limits& limits_;
+  std::optional<Error> error_;
+};
+
+Result<ordered_json> object_of(std::string_view body) {
+  auto json = parse_json(body, json_depth_max);
+  if (json && !json->is_object())
+    return Error{ErrorCode::invalid_argument, std::string("the body must be a JSON object with the member type, not ") + json->type_name(), "type"};
+  return json;
+}
+
+}  // namespace
+
+Result<ClientMessage> decode_client(std::string_view body, const Limits& limits, std::string& request_id) {
+  const auto json = object_of(body);
+  if (!json) return json.error();
+  Decoder decoder(limits);
+  const Members members(*json, "", decoder.error());
+  request_id = members.text("request_id");
+  ClientMessage message = decoder.client(members, request_id);
+  if (decoder.error()) return std::move(*decoder.error());
+  return message;
+}
+
+Result<ServerMessage> decode_server(std::string_view body) {
+  const auto json = object_of(body);
+  if (!json) return json.error();
+  const Limits limits;
+  Decoder decoder(limits);
+  const Members members(*json, "", decoder.error());
+  ServerMessage message = decoder.server(members, members.text("request_id"));
+  if (decoder.error()) return std::move(*decoder.error());
+  return message;
+}
+
+}  // namespace althing::protocol::wire::json_form

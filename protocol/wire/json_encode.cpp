@@ -1,0 +1,129 @@
+// Values to JSON text: members in the order of messages.hpp, no white space, optional members left out when absent, invalid UTF-8 replaced.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <utility>
+
+#include "protocol/wire/json_form.hpp"
+
+namespace althing::protocol::wire::json_form {
+namespace {
+
+using nlohmann::ordered_json;
+
+// JavaScript and others read numbers as doubles, which hold whole numbers up to 2^53 exactly; larger ones travel as strings.
+constexpr std::uint64_t exact_max = (1ULL << 53) - 1;
+
+ordered_json whole(std::uint64_t number) { return number <= exact_max ? ordered_json(number) : ordered_json(std::to_string(number)); }
+
+// 0.7F as 0.7, not as 0.699999988079071: the shortest text that gives the same float.
+ordered_json real(float number) {
+  const std::string shortest = fmt::format("{}", number);
+  double same = 0;
+  std::from_chars(shortest.data(), shortest.data() + shortest.size(), same);
+  return same;
+}
+
+ordered_json json_of(const harmony::Function& function) {
+  ordered_json json = {{"name", function.name}, {"description", function.description}};
+  if (function.parameters) json["parameters"] = *function.parameters;
+  return json;
+}
+
+ordered_json json_of(const Sampling& s) {
+  ordered_json json = ordered_json::object();
+  if (s.temperature) json["temperature"] = real(*s.temperature);
+  if (s.top_p) json["top_p"] = real(*s.top_p);
+  if (s.min_p) json["min_p"] = real(*s.min_p);
+  if (s.top_k) json["top_k"] = *s.top_k;
+  if (s.seed) json["seed"] = std::to_string(*s.seed);
+  if (s.completion_tokens_max) json["completion_tokens_max"] = *s.completion_tokens_max;
+  if (s.ignore_stop) json["ignore_stop"] = true;
+  return json;
+}
+
+ordered_json json_of(const Hello& m) {
+  return {
+      {"type", "hello"}, {"version_min", m.version_min}, {"version_max", m.version_max}, {"client_id", m.client_id}, {"client_name", m.client_name}};
+}
+
+ordered_json json_of(const Submit& m) {
+  ordered_json json = {{"type", "submit"}, {"request_id", m.request_id}};
+  if (!m.messages.empty()) {
+    ordered_json& messages = json["messages"] = ordered_json::array();
+    for (const auto& message : m.messages) messages.push_back(harmony::to_json(message));
+  }
+  if (!m.tools.empty()) {
+    ordered_json& tools = json["tools"] = ordered_json::array();
+    for (const auto& function : m.tools) tools.push_back(json_of(function));
+  }
+  if (m.reasoning_effort) json["reasoning_effort"] = harmony::name_of(*m.reasoning_effort);
+  if (!m.prompt_tokens.empty()) json["prompt_tokens"] = m.prompt_tokens;
+  json["sampling"] = json_of(m.sampling);
+  json["timeout_ms"] = m.timeout_ms;
+  json["credit"] = m.credit;
+  json["return_tokens"] = m.return_tokens;
+  return json;
+}
+
+ordered_json json_of(const Cancel& m) { return {{"type", "cancel"}, {"request_id", m.request_id}}; }
+ordered_json json_of(const Resume& m) { return {{"type", "resume"}, {"request_id", m.request_id}, {"last_sequence", whole(m.last_sequence)}}; }
+ordered_json json_of(const Grant& m) { return {{"type", "grant"}, {"request_id", m.request_id}, {"credit", m.credit}}; }
+ordered_json json_of(const Ping& m) { return {{"type", "ping"}, {"nonce", whole(m.nonce)}}; }
+
+ordered_json json_of(const Welcome& m) {
+  return {{"type", "welcome"},
+          {"version", m.version},
+          {"server_instance", m.server_instance},
+          {"model", m.model},
+          {"context_tokens_max", m.context_tokens_max},
+          {"frame_bytes_max", m.frame_bytes_max},
+          {"session_silence_ms_max", m.session_silence_ms_max}};
+}
+
+ordered_json json_of(const Accepted& m) {
+  return {{"type", "accepted"}, {"request_id", m.request_id}, {"prompt_tokens", m.prompt_tokens}, {"seed", std::to_string(m.seed)}};
+}
+
+ordered_json json_of(const DeltaEvent& event) {
+  if (const auto* text = std::get_if<Text>(&event)) return {{"type", "text"}, {"index", text->index}, {"text", text->text}};
+  if (const auto* started = std::get_if<MessageStarted>(&event))
+    return {{"type", "message_started"},   {"index", started->index},         {"role", harmony::name_of(started->role)},
+            {"channel", started->channel}, {"recipient", started->recipient}, {"content_type", started->content_type}};
+  return {{"type", "message_ended"}, {"index", std::get<MessageEnded>(event).index}};
+}
+
+ordered_json json_of(const Delta& m) {
+  ordered_json json = {{"type", "delta"}, {"request_id", m.request_id}, {"sequence", whole(m.sequence)}};
+  ordered_json& events = json["events"] = ordered_json::array();
+  for (const auto& event : m.events) events.push_back(json_of(event));
+  json["tokens"] = m.tokens;
+  return json;
+}
+
+ordered_json json_of(const Done& m) {
+  ordered_json usage = {
+      {"prompt_tokens", m.usage.prompt_tokens}, {"completion_tokens", m.usage.completion_tokens}, {"preemptions", m.usage.preemptions}};
+  return {
+      {"type", "done"}, {"request_id", m.request_id}, {"sequence", whole(m.sequence)}, {"reason", name_of(m.reason)}, {"usage", std::move(usage)}};
+}
+
+ordered_json json_of(const ErrorReply& m) {
+  ordered_json error = {{"code", name_of(m.error.code)}, {"message", m.error.message}, {"field", m.error.field}};
+  return {{"type", "error"}, {"request_id", m.request_id}, {"sequence", whole(m.sequence)}, {"error", std::move(error)}};
+}
+
+ordered_json json_of(const Pong& m) { return {{"type", "pong"}, {"nonce", whole(m.nonce)}, {"server_instance", m.server_instance}}; }
+
+template <class Message>
+std::string text_of(const Message& message) {
+  const ordered_json json = std::visit([](const auto& m) { return json_of(m); }, message);
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::string encode(const ClientMessage& message) { return text_of(message); }
+std::string encode(const ServerMessage& message) { return text_of(message); }
+
+}  // namespace althing::protocol::wire::json_form

@@ -1,0 +1,87 @@
+#include "protocol/wire/json_text.hpp"
+
+#include <simdjson.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace althing::protocol::wire {
+namespace {
+
+using nlohmann::ordered_json;
+namespace dom = simdjson::dom;
+
+Error not_json(const std::string& why) { return Error{ErrorCode::corrupt, "the JSON cannot be read: " + why, ""}; }
+
+// An ordered_json object is a vector of pairs, and inserting by key would search it each time. Members are appended instead, and keys that appear
+// twice are found by sorting.
+std::optional<std::string> repeated_key(const ordered_json::object_t& members) {
+  std::vector<std::string_view> keys;
+  keys.reserve(members.size());
+  for (const auto& [key, value] : members) keys.emplace_back(key);
+  std::sort(keys.begin(), keys.end());
+  const auto twice = std::adjacent_find(keys.begin(), keys.end());
+  if (twice == keys.end()) return std::nullopt;
+  return std::string(twice->substr(0, 64));
+}
+
+// Recursion is bounded: simdjson has refused deeper texts already.
+ordered_json convert(const dom::element& element, std::optional<Error>& error) {
+  switch (element.type()) {
+    case dom::element_type::ARRAY: {
+      ordered_json array = ordered_json::array();
+      auto& items = array.get_ref<ordered_json::array_t&>();
+      const dom::array source = element.get_array().value_unsafe();
+      for (const dom::element item : source) items.push_back(convert(item, error));
+      return array;
+    }
+    case dom::element_type::OBJECT: {
+      ordered_json object = ordered_json::object();
+      auto& members = object.get_ref<ordered_json::object_t&>();
+      const dom::object source = element.get_object().value_unsafe();
+      for (const dom::key_value_pair member : source) members.emplace_back(std::string(member.key), convert(member.value, error));
+      if (auto key = repeated_key(members); key && !error)
+        error = not_json("the key \"" + *key + "\" appears twice in one object; send each key once");
+      return object;
+    }
+    case dom::element_type::STRING:
+      return std::string(element.get_string().value_unsafe());
+    case dom::element_type::INT64:
+      return element.get_int64().value_unsafe();
+    case dom::element_type::UINT64:
+      return element.get_uint64().value_unsafe();
+    case dom::element_type::DOUBLE:
+      return element.get_double().value_unsafe();
+    case dom::element_type::BOOL:
+      return element.get_bool().value_unsafe();
+    case dom::element_type::NULL_VALUE:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<ordered_json> parse_json(std::string_view text, std::size_t depth_max) {
+  dom::parser parser;
+  if (const auto failure = parser.allocate(text.size(), depth_max + 1)) return not_json(simdjson::error_message(failure));
+  const auto parsed = parser.parse(text.data(), text.size());
+  if (parsed.error() == simdjson::DEPTH_ERROR)
+    return not_json("it nests deeper than " + std::to_string(depth_max) + " arrays and objects; flatten it");
+  if (parsed.error()) return not_json(simdjson::error_message(parsed.error()));
+  std::optional<Error> error;
+  ordered_json value = convert(parsed.value_unsafe(), error);
+  if (error) return std::move(*error);
+  return value;
+}
+
+std::size_t depth_of(const ordered_json& value) {
+  if (!value.is_structured()) return 0;
+  std::size_t deepest = 0;
+  for (const auto& item : value) deepest = std::max(deepest, depth_of(item));
+  return deepest + 1;
+}
+
+}  // namespace althing::protocol::wire
