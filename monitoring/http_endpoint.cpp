@@ -6,8 +6,11 @@
 #include <civetweb.h>
 
 #include <array>
+#include <chrono>
 #include <exception>
+#include <future>
 #include <string_view>
+#include <thread>
 
 #include "monitoring/loopback_address.hpp"
 
@@ -62,9 +65,7 @@ int answer(mg_connection* connection) noexcept {
 class CivetEndpoint : public HttpEndpoint {
  public:
   explicit CivetEndpoint(HttpHandlers handlers) : handlers_(std::move(handlers)) {}
-  ~CivetEndpoint() override {
-    if (context_ != nullptr) mg_stop(context_);  // waits for the threads: no handler runs after this
-  }
+  ~CivetEndpoint() override { stop(); }
   CivetEndpoint(const CivetEndpoint&) = delete;
   CivetEndpoint& operator=(const CivetEndpoint&) = delete;
 
@@ -72,6 +73,8 @@ class CivetEndpoint : public HttpEndpoint {
   std::string address() const override { return bound_.text(); }
 
  private:
+  void stop();
+
   HttpHandlers handlers_;
   mg_context* context_ = nullptr;
   LoopbackAddress bound_;
@@ -79,7 +82,10 @@ class CivetEndpoint : public HttpEndpoint {
 
 Status CivetEndpoint::listen(const LoopbackAddress& address) {
   const std::string where = address.text();
-  std::array<const char*, 17> options = {"listening_ports",
+  if (address.is_ipv6() && mg_check_feature(MG_FEATURES_IPV6) == 0)
+    return Error{ErrorCode::unsupported,
+                 "the civetweb library of this machine was built without IPv6, so " + where + " cannot be served: use 127.0.0.1", "address"};
+  std::array<const char*, 15> options = {"listening_ports",
                                          where.c_str(),
                                          "num_threads",
                                          "4",
@@ -91,8 +97,6 @@ Status CivetEndpoint::listen(const LoopbackAddress& address) {
                                          "2000",
                                          "enable_keep_alive",
                                          "no",
-                                         "linger_timeout_ms",
-                                         "0",
                                          "tcp_nodelay",
                                          "1",
                                          nullptr};
@@ -113,6 +117,20 @@ Status CivetEndpoint::listen(const LoopbackAddress& address) {
     return Error{ErrorCode::io, "the metrics page on " + where + " does not tell its port", "address"};
   bound_ = {address.host, static_cast<std::uint16_t>(port.port)};
   return Ok{};
+}
+
+// Waits for civetweb's threads: no handler runs after this. Its acceptor looks for the end only every two seconds, or when somebody connects; a drain
+// must not wait that long, so we knock until it has seen the end.
+void CivetEndpoint::stop() {
+  if (context_ == nullptr) return;
+  std::promise<void> stopped;
+  std::thread knocker([this, until = stopped.get_future()] {
+    while (until.wait_for(std::chrono::milliseconds(5)) == std::future_status::timeout) knock(bound_);
+  });
+  mg_stop(context_);
+  stopped.set_value();
+  knocker.join();
+  context_ = nullptr;
 }
 
 }  // namespace

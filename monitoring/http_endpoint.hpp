@@ -23,7 +23,7 @@ struct HttpHandlers {
 class HttpEndpoint {
  public:
   // `address` is HOST:PORT; port 0 picks one. Errors: io (port in use: says so and what to do), invalid_argument (a host that is not loopback, a bad
-  // port).
+  // port), unsupported (::1 where the web server library has no IPv6, as Debian's).
   static Result<std::unique_ptr<HttpEndpoint>> start(const std::string& address, HttpHandlers handlers);
   virtual ~HttpEndpoint() = default;
   virtual std::string address() const = 0;  // with the port that was bound

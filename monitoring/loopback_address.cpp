@@ -23,6 +23,27 @@ bool is_loopback_ipv4(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
 }
 
+// The socket library's form of an address that parse_loopback_address gave.
+class SocketAddress {
+ public:
+  explicit SocketAddress(const LoopbackAddress& address) : is_ipv6_(address.is_ipv6()) {
+    v4_.sin_family = AF_INET;
+    v4_.sin_port = htons(address.port);
+    inet_pton(AF_INET, address.host.c_str(), &v4_.sin_addr);
+    v6_.sin6_family = AF_INET6;
+    v6_.sin6_port = htons(address.port);
+    v6_.sin6_addr = in6addr_loopback;
+  }
+  int family() const { return is_ipv6_ ? AF_INET6 : AF_INET; }
+  const sockaddr* get() const { return is_ipv6_ ? reinterpret_cast<const sockaddr*>(&v6_) : reinterpret_cast<const sockaddr*>(&v4_); }
+  socklen_t size() const { return is_ipv6_ ? sizeof v6_ : sizeof v4_; }
+
+ private:
+  bool is_ipv6_;
+  sockaddr_in v4_{};
+  sockaddr_in6 v6_{};
+};
+
 }  // namespace
 
 std::string LoopbackAddress::text() const { return (is_ipv6() ? "[" + host + "]" : host) + ":" + std::to_string(port); }
@@ -55,24 +76,22 @@ Status check_can_listen(const LoopbackAddress& address) {
     if (error == EAFNOSUPPORT || error == EADDRNOTAVAIL) what += "; this machine has no such address: use 127.0.0.1";
     return Error{ErrorCode::io, what, "address"};
   };
-  sockaddr_in v4{};
-  v4.sin_family = AF_INET;
-  v4.sin_port = htons(address.port);
-  sockaddr_in6 v6{};
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = htons(address.port);
-  v6.sin6_addr = in6addr_loopback;
-  if (!address.is_ipv6() && inet_pton(AF_INET, address.host.c_str(), &v4.sin_addr) != 1) return refuse(EADDRNOTAVAIL);
-
-  const int fd = socket(address.is_ipv6() ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const SocketAddress where(address);
+  const int fd = socket(where.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return refuse(errno);
   const int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const int bound =
-      address.is_ipv6() ? bind(fd, reinterpret_cast<const sockaddr*>(&v6), sizeof v6) : bind(fd, reinterpret_cast<const sockaddr*>(&v4), sizeof v4);
-  const int error = bound == 0 && listen(fd, 1) == 0 ? 0 : errno;
+  const int error = bind(fd, where.get(), where.size()) == 0 && listen(fd, 1) == 0 ? 0 : errno;
   close(fd);
   return error == 0 ? Status{Ok{}} : refuse(error);
+}
+
+void knock(const LoopbackAddress& address) {
+  const SocketAddress where(address);
+  const int fd = socket(where.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return;
+  static_cast<void>(connect(fd, where.get(), where.size()));
+  close(fd);
 }
 
 }  // namespace althing::monitoring

@@ -26,4 +26,7 @@ Result<LoopbackAddress> parse_loopback_address(std::string_view text);
 // Tries to listen there and closes again; the error says who or what is in the way and what to do. Errors: io.
 Status check_can_listen(const LoopbackAddress& address);
 
+// Connects and hangs up at once, to wake whoever listens there. What comes of it does not matter.
+void knock(const LoopbackAddress& address);
+
 }  // namespace althing::monitoring
