@@ -24,7 +24,7 @@ using TokenId = std::uint32_t;
 using RequestId = Id<struct RequestTag, std::uint64_t>;
 // One member of the grid, 0 … world-1.
 using RankId = Id<struct RankTag, std::uint32_t>;
-// A membership of ranks; every change of membership has a larger one. Results of an older epoch are void.
+// A membership of ranks, 1 or more; every change of membership has a larger one. Results of an older epoch are void.
 using EpochId = Id<struct EpochTag, std::uint64_t>;
 // A step of the engine, 1, 2, 3 … without gaps within an epoch and never reused.
 using StepId = Id<struct StepTag, std::uint64_t>;

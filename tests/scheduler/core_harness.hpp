@@ -1,0 +1,188 @@
+// A core, a model rank and a judge: after every event the invariants are checked, every plan is run on the model rank, and every effect is
+// held against what its request must see. Scripts and the random simulation differ only in the events they choose.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/core.hpp"
+#include "tests/scheduler/rank_model.hpp"
+
+namespace althing::tests {
+
+class CoreHarness {
+ public:
+  // What a request has seen so far.
+  struct Stream {
+    Submitted submitted;
+    LoneRun expected;
+    std::vector<TokenId> tokens;
+    std::optional<Finished> finished;
+  };
+
+  explicit CoreHarness(const scheduler::CoreConfig& config) : config_(config), rank_(config.limits, config.kv, config.vocabulary) {
+    auto core = scheduler::Core::create(config);
+    if (core.ok())
+      core_ = std::move(*core);
+    else
+      broken_ = core.error().message;
+  }
+
+  // Feeds one event and judges the outcome; the first thing that is wrong stays in broken(). REQUIRES: broken() is empty.
+  const std::vector<Effect>& on(const Event& event) {
+    if (const auto* done = std::get_if<StepDone>(&event); done != nullptr && !awaited_.empty() && answers(done->result)) {
+      awaited_.pop_front();
+      rank_.done(done->result.step);
+    }
+    const auto effects = core_->on(event);
+    effects_.assign(effects.begin(), effects.end());
+    if (const auto* submitted = std::get_if<Submitted>(&event)) judge_answer(*submitted);
+    if (const auto* lost = std::get_if<RanksLost>(&event)) {
+      if (lost->epoch >= epoch_) void_awaited();
+      lost_ = std::max(lost_, lost->epoch);
+    }
+    if (const auto* ready = std::get_if<RanksReady>(&event); ready != nullptr && ready->epoch > std::max(epoch_, lost_)) {
+      void_awaited();
+      epoch_ = ready->epoch;
+    }
+    if (core_->stats().ready != (epoch_ > lost_)) fail("ready when it should not be, or the other way round");
+    for (const Effect& effect : effects_) judge(effect);
+    if (broken_.empty()) broken_ = core_->check_invariants();
+    return effects_;
+  }
+
+  // The rank's answer to the oldest step in flight. REQUIRES: awaited() > 0.
+  const StepResult& next_result() const { return awaited_.front(); }
+  std::size_t awaited() const { return awaited_.size(); }
+  void deliver() { on(StepDone{StepResult(awaited_.front())}); }
+  // Until nothing is in flight.
+  void deliver_all() {
+    while (broken_.empty() && !awaited_.empty()) deliver();
+  }
+
+  // The next draw of this request may be spoilt on purpose: it may end with an internal error.
+  void expect_spoilt(RequestId request) { spoilt_.insert(request); }
+
+  // The next submission of this request is wrong on purpose: it must not be accepted.
+  void expect_refused(RequestId request) { refused_ = request; }
+
+  const std::string& broken() const { return broken_; }
+  scheduler::CoreStats stats() const { return core_->stats(); }
+  const scheduler::Core& core() const { return *core_; }
+  const std::map<RequestId, Stream>& streams() const { return streams_; }
+  const std::vector<Effect>& effects() const { return effects_; }
+  const std::vector<StepPlan>& plans() const { return plans_; }
+  const std::vector<StepResult>& voided() const { return voided_; }
+  EpochId epoch() const { return epoch_; }
+  EpochId lost() const { return lost_; }
+  std::size_t live() const { return live_; }
+
+ private:
+  // The core takes a result by step and epoch; what it says is another matter.
+  bool answers(const StepResult& result) const {
+    return result.step == awaited_.front().step && result.epoch == awaited_.front().epoch && core_->stats().ready;
+  }
+
+  void void_awaited() {
+    for (StepResult& result : awaited_) voided_.push_back(std::move(result));
+    awaited_.clear();
+  }
+
+  void fail(const std::string& why) {
+    if (broken_.empty()) broken_ = why;
+  }
+
+  void judge_answer(const Submitted& submitted) {
+    if (effects_.empty()) return fail("a submission without an answer");
+    const auto* accepted = std::get_if<Accepted>(&effects_.front());
+    const auto* rejected = std::get_if<Rejected>(&effects_.front());
+    if (accepted == nullptr && rejected == nullptr) return fail("a submission answered by something else");
+    const bool wrong = std::exchange(refused_, std::nullopt) == submitted.request;
+    if (wrong && accepted != nullptr) return fail("a submission that is wrong on purpose was accepted");
+    if ((accepted != nullptr ? accepted->request : rejected->request) != submitted.request) return fail("another request was answered");
+    if (accepted == nullptr) {
+      if (rejected->error.message.empty()) fail("a rejection without a reason");
+      return;
+    }
+    const auto found = streams_.find(submitted.request);
+    if (found != streams_.end() && !found->second.finished) return fail("a live request was accepted again");
+    streams_[submitted.request] = Stream{submitted, lone_run(submitted, config_.limits, config_.vocabulary), {}, {}};
+    ++live_;
+  }
+
+  void judge(const Effect& effect) {
+    if (const auto* run = std::get_if<RunStep>(&effect)) {
+      StepResult result;
+      if (auto broken = rank_.apply(run->plan, result); !broken.empty()) fail("step " + std::to_string(run->plan.step.value) + ": " + broken);
+      awaited_.push_back(std::move(result));
+      plans_.push_back(run->plan);
+    } else if (const auto* drawn = std::get_if<TokensDrawn>(&effect)) {
+      judge_tokens(*drawn);
+    } else if (const auto* finished = std::get_if<Finished>(&effect)) {
+      judge_end(*finished);
+    }
+  }
+
+  void judge_tokens(const TokensDrawn& drawn) {
+    const std::string who = "request " + std::to_string(drawn.request.value) + ": ";
+    const auto found = streams_.find(drawn.request);
+    if (found == streams_.end() || found->second.finished) return fail(who + "tokens for a request that is not live");
+    Stream& stream = found->second;
+    if (drawn.first != stream.tokens.size()) return fail(who + "tokens have a gap or come twice");
+    for (const TokenId token : drawn.tokens) {
+      const std::size_t index = stream.tokens.size();
+      if (index >= stream.expected.tokens.size()) return fail(who + "more tokens than a lone run has");
+      if (stream.expected.tokens[index] != token) return fail(who + "token " + std::to_string(index) + " differs from a lone run");
+      stream.tokens.push_back(token);
+    }
+  }
+
+  void judge_end(const Finished& finished) {
+    const std::string who = "request " + std::to_string(finished.request.value) + ": ";
+    const auto found = streams_.find(finished.request);
+    if (found == streams_.end()) return fail(who + "finished but never accepted");
+    Stream& stream = found->second;
+    if (stream.finished) return fail(who + "finished twice");
+    stream.finished = finished;
+    --live_;
+    if (finished.usage.prompt_tokens != stream.submitted.prompt.size()) return fail(who + "usage counts another prompt");
+    if (finished.usage.completion_tokens != stream.tokens.size()) return fail(who + "usage counts other tokens than were reported");
+    const bool whole = stream.tokens.size() == stream.expected.tokens.size();
+    const ErrorCode code = finished.error.code;
+    switch (finished.reason) {
+      case FinishReason::stop:
+      case FinishReason::length:
+        if (!whole || stream.expected.reason != finished.reason) fail(who + "ended before or otherwise than a lone run");
+        return;
+      case FinishReason::cancelled:
+        return;
+      case FinishReason::error:
+        if (code == ErrorCode::nonfinite && !(whole && stream.expected.reason == FinishReason::error)) fail(who + "nonfinite, but not in a lone run");
+        if (code == ErrorCode::internal && !spoilt_.contains(finished.request)) fail(who + "internal error: " + finished.error.message);
+        if (finished.error.message.empty()) fail(who + "an error without a message");
+        return;
+    }
+  }
+
+  scheduler::CoreConfig config_;
+  RankModel rank_;
+  std::unique_ptr<scheduler::Core> core_;
+  std::deque<StepResult> awaited_;  // of the current epoch, oldest first
+  std::vector<StepResult> voided_;  // answers of epochs that are over: a zombie may still send them
+  std::map<RequestId, Stream> streams_;
+  std::set<RequestId> spoilt_;
+  std::optional<RequestId> refused_;
+  std::vector<Effect> effects_;
+  std::vector<StepPlan> plans_;
+  EpochId epoch_;
+  EpochId lost_;
+  std::size_t live_ = 0;
+  std::string broken_;
+};
+
+}  // namespace althing::tests

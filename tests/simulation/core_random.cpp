@@ -1,0 +1,270 @@
+// Random but legal lives of the scheduler core: submissions, cancellations, clocks, results, lost and new memberships, drains, and ranks that
+// answer nonsense, over tiny pools and odd limits that differ by seed. Every event is judged (core_harness.hpp); then faults stop and everything
+// must come to its end, with the pool back at its baseline. A failure prints the seed that repeats it.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "tests/scheduler/core_harness.hpp"
+#include "tests/support/verdict.hpp"
+
+namespace althing::tests {
+namespace {
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : state_(mix(0xA5A5u, seed)) {}
+  std::uint64_t bits() { return mix(state_ += 0x9E3779B97F4A7C15u, 1); }
+  // In [low, high].
+  std::uint32_t between(std::uint64_t low, std::uint64_t high) { return static_cast<std::uint32_t>(low + bits() % (high - low + 1)); }
+  // Never for 0.
+  bool one_in(std::uint32_t n) { return n > 0 && bits() % n == 0; }
+
+ private:
+  std::uint64_t state_;
+};
+
+scheduler::CoreConfig random_config(Dice& dice) {
+  scheduler::CoreConfig config;
+  Limits& l = config.limits;
+  l.rows_max = dice.between(1, 8);
+  l.step_tokens_max = l.rows_max + dice.between(0, dice.one_in(2) ? 4 : 40);
+  l.prefill_chunk_max = dice.between(1, l.step_tokens_max);
+  l.steps_in_flight_max = dice.between(1, 2);
+  l.sequences_max = l.rows_max + dice.between(0, 12);
+  l.context_tokens_max = dice.between(2, 96);
+  l.completion_tokens_max = dice.between(1, 64);
+  config.vocabulary = dice.between(1, 60);
+  const std::uint32_t groups = dice.between(1, 3);
+  for (std::uint32_t g = 0; g < groups; ++g) {
+    KvGroup group;
+    group.window = dice.one_in(2) ? 0 : dice.between(1, 24);
+    group.tokens_per_page = dice.between(1, 8);
+    group.layers = {g};
+    config.kv.groups.push_back(group);
+  }
+  config.kv.page_bytes = 64;
+  config.kv.page_count = groups + dice.between(0, dice.one_in(2) ? 12 : 80);
+  return config;
+}
+
+// Which faults a seed has at all, as one in N events (0: never): a fault that is always present hides what needs its absence.
+struct Faults {
+  std::uint32_t cancel = 0, lose = 0, replace = 0, spoil = 0, zombie = 0, deadline = 0, invalid = 0, drain = 0;
+  std::uint32_t submit = 0, delay = 0;
+};
+
+Faults random_faults(Dice& dice) {
+  const auto maybe = [&](std::uint32_t low, std::uint32_t high) { return dice.one_in(2) ? 0u : dice.between(low, high); };
+  Faults f;
+  f.cancel = maybe(5, 60);
+  f.lose = maybe(10, 200);
+  f.replace = maybe(100, 300);
+  f.spoil = maybe(5, 60);
+  f.zombie = maybe(2, 20);
+  f.deadline = maybe(2, 6);
+  f.invalid = maybe(3, 10);
+  f.drain = dice.one_in(6) ? dice.between(100, 400) : 0;
+  f.submit = dice.between(2, 12);
+  f.delay = maybe(2, 4);
+  return f;
+}
+
+class Life {
+ public:
+  Life(std::uint64_t seed, std::uint32_t events)
+      : dice_(seed), events_(events), config_(random_config(dice_)), faults_(random_faults(dice_)), harness_(config_) {}
+
+  // Empty, or what went wrong and when.
+  std::string run() {
+    for (; event_ < events_ && harness_.broken().empty(); ++event_) step();
+    for (; harness_.broken().empty() && harness_.live() > 0 && event_ < events_ + events_to_end_max; ++event_) step_to_end();
+    harness_.deliver_all();
+    if (!harness_.broken().empty()) return where() + harness_.broken();
+    if (harness_.live() > 0) return where() + std::to_string(harness_.live()) + " requests never end";
+    const auto stats = harness_.stats();
+    if (stats.pages_used != 0) return where() + std::to_string(stats.pages_used) + " pages are not back";
+    if (stats.running + stats.waiting != 0) return where() + "sequences are left";
+    return {};
+  }
+
+  std::uint64_t events() const { return event_; }
+  const CoreHarness& harness() const { return harness_; }
+
+ private:
+  static constexpr std::uint32_t events_to_end_max = 200'000;
+
+  std::string where() const { return "event " + std::to_string(event_) + ": "; }
+
+  void step() {
+    if (dice_.one_in(faults_.cancel)) return cancel();
+    if (dice_.one_in(faults_.lose)) return lose();
+    if (dice_.one_in(faults_.replace)) return replace();
+    if (dice_.one_in(faults_.zombie) && !harness_.voided().empty()) return zombie();
+    if (dice_.one_in(faults_.drain)) return void(harness_.on(DrainStarted{}));
+    if (dice_.one_in(faults_.submit)) return submit();
+    if (dice_.one_in(6)) return void(harness_.on(Ticked{now_ += dice_.between(0, 20)}));
+    if (!harness_.stats().ready) return dice_.one_in(3) ? replace() : submit();
+    if (harness_.awaited() == 0) return submit();
+    if (dice_.one_in(faults_.delay)) return void(harness_.on(Ticked{now_}));
+    if (dice_.one_in(faults_.spoil)) return spoil();
+    harness_.deliver();
+  }
+
+  void step_to_end() {
+    if (!harness_.stats().ready) return replace();
+    if (harness_.awaited() == 0) return void(harness_.on(Ticked{++now_}));
+    harness_.deliver();
+  }
+
+  void submit() {
+    Submitted s;
+    s.request = RequestId{dice_.one_in(40) ? dice_.between(1, next_request_) : next_request_++};
+    const std::uint32_t context = config_.limits.context_tokens_max;
+    const std::uint32_t length = dice_.between(dice_.one_in(20) ? 0 : 1, dice_.one_in(3) ? context : std::min(12u, context));
+    for (std::uint32_t i = 0; i < length; ++i) s.prompt.push_back(dice_.between(0, config_.vocabulary - 1));
+    s.sampling.seed = dice_.between(0, 40);
+    s.sampling.completion_tokens_max = dice_.between(1, dice_.one_in(3) ? 100 : 12);
+    s.sampling.ignore_stop = dice_.one_in(4);
+    for (std::uint32_t i = dice_.between(0, 2); i > 0; --i) s.sampling.stop_tokens.push_back(dice_.between(0, config_.vocabulary - 1));
+    if (dice_.one_in(faults_.deadline)) s.deadline_ms = now_ + dice_.between(0, 200);
+    if (dice_.one_in(faults_.invalid)) make_invalid(s);
+    harness_.on(s);
+  }
+
+  void make_invalid(Submitted& s) {
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+    switch (dice_.between(0, 6)) {
+      case 0:
+        s.sampling.temperature = dice_.one_in(2) ? nan : -1.0F;
+        break;
+      case 1:
+        s.sampling.top_p = dice_.one_in(2) ? nan : 0.0F;
+        break;
+      case 2:
+        s.sampling.min_p = dice_.one_in(2) ? nan : 1.5F;
+        break;
+      case 3:
+        s.sampling.stop_tokens.assign(config_.limits.stop_tokens_max + 1, 0);
+        break;
+      case 4:
+        s.sampling.completion_tokens_max = 0;
+        break;
+      case 5:
+        s.prompt.push_back(config_.vocabulary + dice_.between(0, 3));
+        break;
+      default:
+        s.boundaries = {1, 0};
+    }
+    harness_.expect_refused(s.request);
+  }
+
+  void cancel() { harness_.on(Cancelled{RequestId{dice_.between(1, next_request_ + 2)}, Error{ErrorCode::cancelled, "the client left", {}}}); }
+
+  // Now and then the news is old, or about a membership that never was ready.
+  void lose() {
+    const std::uint64_t epoch = harness_.epoch().value;
+    harness_.on(RanksLost{EpochId{dice_.one_in(4) ? dice_.between(0, epoch + 1) : epoch}});
+  }
+
+  void replace() {
+    const std::uint64_t known = std::max(harness_.epoch().value, harness_.lost().value);
+    const bool old_news = dice_.one_in(5) && event_ < events_;
+    harness_.on(RanksReady{EpochId{old_news ? dice_.between(0, known) : known + dice_.between(1, 3)}});
+  }
+
+  // A rank of an epoch that is over answers after all.
+  void zombie() {
+    const auto& old = harness_.voided();
+    harness_.on(StepDone{StepResult(old[dice_.bits() % old.size()])});
+  }
+
+  // A rank answers nonsense to the step in hand.
+  void spoil() {
+    StepResult result = harness_.next_result();
+    for (const DrawnToken& drawn : result.drawn) harness_.expect_spoilt(drawn.request);
+    if (result.drawn.empty()) result.drawn.push_back({RowIndex{dice_.between(0, 100)}, RequestId{9999}, 0, false});
+    DrawnToken& some = result.drawn[dice_.bits() % result.drawn.size()];
+    switch (dice_.between(0, 7)) {
+      case 0:
+        some.token = config_.vocabulary + dice_.between(0, 1000);
+        break;
+      case 1:
+        some.row = RowIndex{dice_.between(0, 4'000'000'000)};
+        break;
+      case 2:
+        some.request = RequestId{dice_.bits()};
+        break;
+      case 3:
+        result.drawn.clear();
+        break;
+      case 4:
+        result.drawn.push_back(DrawnToken(some));
+        break;
+      case 5:
+        std::swap(result.drawn.front(), result.drawn.back());
+        break;
+      case 6:
+        result.step = StepId{result.step.value + dice_.between(1, 3)};
+        break;
+      default:
+        result.epoch = EpochId{result.epoch.value + dice_.between(1, 3)};
+    }
+    harness_.on(StepDone{std::move(result)});
+  }
+
+  Dice dice_;
+  std::uint32_t events_;
+  std::uint32_t event_ = 0;
+  scheduler::CoreConfig config_;
+  Faults faults_;
+  CoreHarness harness_;
+  std::uint32_t next_request_ = 1;
+  std::uint64_t now_ = 0;
+};
+
+int simulate(std::uint64_t first_seed, std::uint64_t seeds, std::uint64_t events) {
+  Verdict verdict;
+  std::uint64_t all_events = 0, steps = 0, preemptions = 0, requests = 0, tokens = 0;
+  for (std::uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
+    Life life(seed, static_cast<std::uint32_t>(events / seeds));
+    const std::string broken = life.run();
+    const auto stats = life.harness().stats();
+    all_events += life.events();
+    steps += stats.steps_done;
+    preemptions += stats.preemptions;
+    tokens += stats.completion_tokens;
+    requests += life.harness().streams().size();
+    const std::string name = "seed " + std::to_string(seed);
+    if (broken.empty())
+      verdict.pass();
+    else
+      verdict.fail(name, broken + " (core_random --seed " + std::to_string(seed) + " --seeds 1 --events " + std::to_string(events / seeds) + ")");
+  }
+  std::printf("%llu events, %llu requests, %llu steps, %llu tokens, %llu preemptions\n", static_cast<unsigned long long>(all_events),
+              static_cast<unsigned long long>(requests), static_cast<unsigned long long>(steps), static_cast<unsigned long long>(tokens),
+              static_cast<unsigned long long>(preemptions));
+  return verdict.close();
+}
+
+}  // namespace
+}  // namespace althing::tests
+
+int main(int argc, char** argv) {
+  std::uint64_t events = 100'000, seed = 1, seeds = 200;
+  for (int i = 1; i < argc; ++i) {
+    std::uint64_t* const value = std::strcmp(argv[i], "--events") == 0  ? &events
+                                 : std::strcmp(argv[i], "--seed") == 0  ? &seed
+                                 : std::strcmp(argv[i], "--seeds") == 0 ? &seeds
+                                                                        : nullptr;
+    char* end = nullptr;
+    if (value != nullptr && i + 1 < argc) *value = std::strtoull(argv[++i], &end, 10);
+    if (end == nullptr || *end != '\0' || end == argv[i] || seeds == 0) {
+      std::fprintf(stderr, "usage: core_random [--events N] [--seed FIRST] [--seeds N]; N events in all, spread over the seeds\n");
+      return 2;
+    }
+  }
+  return althing::tests::simulate(seed, seeds, events);
+}
