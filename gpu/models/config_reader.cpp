@@ -1,13 +1,11 @@
 // simdjson's DOM finds the first of equal keys; the constructor makes sure there is only one.
 #include "gpu/models/config_reader.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "gpu/weights/mapped_file.hpp"
+#include "gpu/weights/message.hpp"
 
 namespace althing::gpu {
 

@@ -2,8 +2,6 @@
 // left over can be listed together: a checkpoint that loads is used to the last tensor.
 #include "gpu/models/gpt_oss.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <initializer_list>
 #include <optional>
@@ -13,6 +11,7 @@
 
 #include "gpu/models/gpt_oss_config.hpp"
 #include "gpu/weights/mapped_file.hpp"
+#include "gpu/weights/message.hpp"
 #include "gpu/weights/mxfp4.hpp"
 #include "gpu/weights/safetensors.hpp"
 

@@ -1,7 +1,6 @@
 // The bounds are generous (several times any released model) and small enough that products of three of them fit 64 bits.
 #include "gpu/models/gpt_oss_config.hpp"
 
-#include <fmt/format.h>
 #include <simdjson.h>
 
 #include <algorithm>
@@ -10,7 +9,7 @@
 #include <utility>
 
 #include "gpu/models/config_reader.hpp"
-#include "gpu/weights/mapped_file.hpp"
+#include "gpu/weights/message.hpp"
 
 namespace althing::gpu {
 

@@ -1,8 +1,6 @@
 // Which files belong to a checkpoint, and that they agree with its index. What is inside one file is checked by safetensors.cpp.
 #include "gpu/weights/checkpoint.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "gpu/weights/mapped_file.hpp"
+#include "gpu/weights/message.hpp"
 #include "gpu/weights/safetensors.hpp"
 #include "gpu/weights/shard_index.hpp"
 
@@ -42,11 +41,11 @@ struct Checkpoint::State {
     return Ok{};
   }
 
-  // A zero-size view may lie one past the end of its file. REQUIRES: the view came from here.
+  // REQUIRES: the view came from here.
   const MappedFile& file_of(const TensorView& view) const {
     const auto holds = [&](const MappedFile& file) {
       const std::byte* begin = file.bytes().data();
-      return !std::less<>{}(view.data, begin) && !std::less<>{}(begin + file.bytes().size(), view.data);
+      return !std::less<>{}(view.data, begin) && std::less<>{}(view.data, begin + file.bytes().size());
     };
     return *std::find_if(files.begin(), files.end(), holds);
   }

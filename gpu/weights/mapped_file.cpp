@@ -2,7 +2,6 @@
 #include "gpu/weights/mapped_file.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +10,8 @@
 #include <cstring>
 #include <system_error>
 #include <utility>
+
+#include "gpu/weights/message.hpp"
 
 namespace althing::gpu {
 
@@ -133,25 +134,5 @@ Result<std::string> read_small_file(const std::filesystem::path& path, std::uint
   if (!status) return status.error();
   return text;
 }
-
-std::string printable(std::string_view text, std::size_t bytes_max) {
-  std::string out;
-  for (const char c : text.substr(0, bytes_max)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f || c == '\'' || c == '\\')
-      out += fmt::format("\\x{:02x}", byte);
-    else
-      out += c;
-  }
-  // A cut inside a UTF-8 sequence would make the whole message invalid.
-  if (text.size() > bytes_max) {
-    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80) out.pop_back();
-    if (!out.empty() && (static_cast<unsigned char>(out.back()) & 0x80) != 0) out.pop_back();
-    out += "...";
-  }
-  return out;
-}
-
-std::string printable_path(const std::filesystem::path& path) { return printable(path.native(), path.native().size()); }
 
 }  // namespace althing::gpu

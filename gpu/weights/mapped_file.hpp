@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "scheduler/vocabulary/errors.hpp"
 
@@ -45,10 +44,5 @@ class MappedFile {
 
 // The whole text of a small file (a config, an index), opened with the same care. too_large over `bytes_max`.
 Result<std::string> read_small_file(const std::filesystem::path& path, std::uint64_t bytes_max);
-
-// A name out of a file, fit for one line of a message: control characters and quotes escaped, cut at `bytes_max`.
-std::string printable(std::string_view text, std::size_t bytes_max = 200);
-// The same for a path; never cut.
-std::string printable_path(const std::filesystem::path& path);
 
 }  // namespace althing::gpu

@@ -1,7 +1,6 @@
 // Offsets in messages are bytes of the file, not of the data section, so that they can be looked up with a hex viewer.
 #include "gpu/weights/safetensors.hpp"
 
-#include <fmt/format.h>
 #include <simdjson.h>
 
 #include <algorithm>
@@ -11,7 +10,7 @@
 #include <tuple>
 #include <utility>
 
-#include "gpu/weights/mapped_file.hpp"
+#include "gpu/weights/message.hpp"
 
 namespace althing::gpu {
 
@@ -234,7 +233,8 @@ Result<std::vector<TensorView>> parse_safetensors(std::string_view file, std::sp
   std::vector<TensorView> views;
   views.reserve(entries.size());
   for (Entry& entry : entries) {
-    entry.view.data = bytes.data() + h.data_begin + entry.begin;
+    // A zero-size tensor at the very end points at the last byte, so that every address is inside its file and tells which file it is.
+    entry.view.data = bytes.data() + std::min<std::uint64_t>(h.data_begin + entry.begin, bytes.size() - 1);
     views.push_back(std::move(entry.view));
   }
   return views;

@@ -1,7 +1,6 @@
 // File names from an index are data from strangers: a name with a slash would let a checkpoint map files outside its folder.
 #include "gpu/weights/shard_index.hpp"
 
-#include <fmt/format.h>
 #include <simdjson.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "gpu/weights/mapped_file.hpp"
+#include "gpu/weights/message.hpp"
 
 namespace althing::gpu {
 
@@ -16,8 +16,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::uint64_t index_bytes_max = 100'000'000;
-constexpr std::string_view index_name = "model.safetensors.index.json";
 constexpr std::string_view single_name = "model.safetensors";
 constexpr std::string_view extension = ".safetensors";
 
@@ -67,8 +65,8 @@ Status check_numbers(const fs::path& directory, const std::vector<std::string>& 
 }
 
 Result<Shards> shards_of_index(const fs::path& directory) {
-  const fs::path path = directory / index_name;
-  auto text = read_small_file(path, index_bytes_max);
+  const fs::path path = directory / shard_index_name;
+  auto text = read_small_file(path, shard_index_bytes_max);
   if (!text) return text.error();
   auto index = parse_shard_index(printable_path(path), *text);
   if (!index) return index.error();
@@ -91,7 +89,7 @@ Result<Shards> shards_of_index(const fs::path& directory) {
 }  // namespace
 
 Result<Shards> find_shards(const fs::path& directory) {
-  if (is_there(directory / index_name)) return shards_of_index(directory);
+  if (is_there(directory / shard_index_name)) return shards_of_index(directory);
   if (is_there(directory / single_name)) return Shards{{std::string(single_name)}, std::nullopt};
   Shards shards;
   std::error_code failure;

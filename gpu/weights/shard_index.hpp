@@ -2,6 +2,7 @@
 // shards agree with it, and names files of its own folder only.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -13,6 +14,9 @@
 #include "scheduler/vocabulary/errors.hpp"
 
 namespace althing::gpu {
+
+inline constexpr std::string_view shard_index_name = "model.safetensors.index.json";
+inline constexpr std::uint64_t shard_index_bytes_max = 100'000'000;
 
 struct ShardIndex {
   std::string file;                                        // the index's name for messages
