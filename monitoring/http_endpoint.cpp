@@ -62,6 +62,13 @@ int answer(mg_connection* connection) noexcept {
   return reply.status;
 }
 
+// civetweb's http_error: what it refuses before our callback, in our form. Its own error page calls gmtime, which two threads must not do at once.
+int refuse(mg_connection* connection, int status, const char*) noexcept {
+  send(connection, {status, "Refused", "text/plain; charset=utf-8", "", "this is not a request that can be answered\n"}, true);
+  mg_disable_connection_keep_alive(connection);
+  return 0;
+}
+
 class CivetEndpoint : public HttpEndpoint {
  public:
   explicit CivetEndpoint(HttpHandlers handlers) : handlers_(std::move(handlers)) {}
@@ -102,6 +109,7 @@ Status CivetEndpoint::listen(const LoopbackAddress& address) {
                                          nullptr};
   mg_callbacks callbacks{};
   callbacks.begin_request = answer;
+  callbacks.http_error = refuse;
   callbacks.log_message = [](const mg_connection*, const char*) { return 1; };  // clients must not be able to write to our stderr
   std::array<char, 256> text{};
   unsigned code = 0;

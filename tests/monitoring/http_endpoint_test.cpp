@@ -145,6 +145,7 @@ TEST(HttpEndpoint, survives_junk) {
     client.send(junk + "\r\n\r\n");
     if (i % 2 == 0) client.read_all();  // and every other one vanishes without reading
   }
+  EXPECT_THAT(ask(*endpoint, "nonsense\r\n\r\n"), HasSubstr("not a request that can be answered"));
   const std::string longer_than_allowed = "GET /metrics HTTP/1.1\r\nX: " + std::string(20'000, 'a') + "\r\n\r\n";
   EXPECT_THAT(ask(*endpoint, longer_than_allowed), testing::Not(HasSubstr("200 OK")));
   EXPECT_THAT(ask(*endpoint, "GET /" + std::string(7000, 'a') + " HTTP/1.1\r\n\r\n"), testing::Not(HasSubstr("200 OK")));
