@@ -2,11 +2,16 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "protocol/tokenizer/tokenizer.hpp"
 
 namespace althing::protocol::harmony {
+
+// The two control tokens that the header grammar also knows as text.
+inline constexpr std::string_view channel_marker = "<|channel|>";
+inline constexpr std::string_view constrain_marker = "<|constrain|>";
 
 struct Format {
   std::shared_ptr<const Tokenizer> tokenizer;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "protocol/harmony/format.hpp"
+#include "protocol/harmony/header.hpp"
 #include "protocol/harmony/message.hpp"
 
 namespace althing::protocol::harmony {
@@ -20,7 +21,9 @@ class StreamableParser {
   // With a role, the prompt already held <|start|> and that role: the parser starts inside the header.
   StreamableParser(Format format, std::optional<Role> role, bool strict = true);
 
-  // Errors: corrupt, with upstream's wording. State after an error as upstream's.
+  // Errors: corrupt, with upstream's wording. State after an error as upstream's. `field` holds the kind: unexpected_token, eos_in_header,
+  // header_leftover, unknown_role, missing_role, empty_channel, header_not_utf8; and for a header ended by a stop token when not strict,
+  // invalid_token, invalid_utf8.
   Status process(TokenId token);
   // End of stream.
   Status finish();
@@ -38,7 +41,28 @@ class StreamableParser {
   std::string state_json() const;
 
  private:
-  // The implementation adds its members here.
+  Status complete_header();
+  Status complete_unfinished();
+  void push_content(TokenId token);
+  void complete_message();
+  void emit(std::string_view piece);
+
+  Format format_;
+  bool strict_;
+  State state_;
+  std::optional<Role> pending_role_;
+  std::vector<TokenId> tokens_;
+  std::vector<Message> messages_;
+
+  std::vector<TokenId> header_tokens_;  // in header
+  // In content:
+  ParsedHeader header_;
+  std::string text_;                     // decoded so far, UTF-8
+  std::vector<std::size_t> piece_ends_;  // offsets in text_ after each piece that was decoded at once
+  std::string undecoded_;                // bytes that are not a character yet, from undecoded_begin_ on
+  std::size_t undecoded_begin_ = 0;
+  bool blocked_ = false;  // an unknown id was met: upstream decodes no more of this message
+  std::optional<std::string> delta_;
 };
 
 // Everything fed, then end of stream.
