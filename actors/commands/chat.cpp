@@ -1,0 +1,157 @@
+// See the header. The conversation lives here, on the client's side; the server keeps nothing between turns.
+#include "actors/commands/chat.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <utility>
+
+#include "actors/commands/stream_printer.hpp"
+#include "actors/exit_codes.hpp"
+#include "protocol/client/client.hpp"
+#include "protocol/wire/codec.hpp"
+
+namespace althing::actors {
+namespace harmony = protocol::harmony;
+namespace wire = protocol::wire;
+namespace {
+
+volatile sig_atomic_t interrupted = 0;
+
+void on_interrupt(int) { interrupted = 1; }
+
+Result<std::vector<harmony::Function>> functions_of(const std::string& file) {
+  std::ifstream input(file, std::ios::binary);
+  if (!input) return Error{ErrorCode::not_found, "cannot read the tools file " + file, "tools"};
+  const std::string text{std::istreambuf_iterator<char>(input), {}};
+  // Read as the server would read it, so that what it refuses is refused here with the same words.
+  const std::string frame = R"({"type":"submit","request_id":"tools","messages":[{"role":"user","content":"-"}],"tools":)" + text + "}";
+  auto decoded = wire::decode_client(frame, wire::Encoding::json, Limits{});
+  if (!decoded) return Error{decoded.error().code, "the tools file " + file + ": " + decoded.error().message, "tools"};
+  return std::move(std::get<wire::Submit>(*decoded).tools);
+}
+
+// One turn: ask, print, wait for the end. The printed messages join the history.
+Status turn(protocol::Client& client, wire::Submit& submit, StreamPrinter& printer) {
+  std::optional<Error> failure;
+  bool over = false;
+  auto id = client.submit(submit, [&](const protocol::StreamEvent& event) {
+    if (const auto* delta = std::get_if<wire::Delta>(&event)) printer.print(*delta);
+    if (const auto* done = std::get_if<wire::Done>(&event)) {
+      over = true;
+      printer.end();
+      if (done->reason == FinishReason::length) std::fprintf(stderr, "[stopped after %u tokens]\n", done->usage.completion_tokens);
+    }
+    if (const auto* error = std::get_if<Error>(&event)) {
+      over = true;
+      failure = *error;
+    }
+  });
+  if (!id) return id.error();
+  interrupted = 0;
+  while (!over) {
+    client.poll(std::chrono::milliseconds(100));
+    if (interrupted != 0) {
+      client.cancel(*id);
+      interrupted = 0;
+    }
+  }
+  for (harmony::Message& message : printer.take_messages()) submit.messages.push_back(std::move(message));
+  if (failure) return *failure;
+  return Ok{};
+}
+
+// The function that the last message calls, "" for none.
+std::string called_function(const wire::Submit& submit) {
+  if (submit.messages.empty()) return "";
+  const auto& recipient = submit.messages.back().recipient;
+  return submit.messages.back().role == harmony::Role::assistant && recipient && recipient->starts_with("functions.") ? *recipient : "";
+}
+
+bool read_line(const char* prompt, std::string& line) {
+  if (::isatty(STDIN_FILENO) == 1) {
+    std::fputs(prompt, stdout);
+    std::fflush(stdout);
+  }
+  return static_cast<bool>(std::getline(std::cin, line));
+}
+
+int converse(protocol::Client& client, wire::Submit& submit, StreamPrinter& printer) {
+  const std::vector<harmony::Message> beginning = submit.messages;
+  std::fprintf(stderr, "connected to %s; /reset forgets the conversation, /quit or Ctrl-D ends it\n", client.server().model.c_str());
+  std::string line;
+  while (read_line("> ", line)) {
+    if (line.empty()) continue;
+    if (line == "/quit") break;
+    if (line == "/reset") {
+      submit.messages = beginning;
+      continue;
+    }
+    submit.messages.push_back(user_message(line));
+    Status status = turn(client, submit, printer);
+    for (std::string function = called_function(submit); status.ok() && !function.empty(); function = called_function(submit)) {
+      if (!read_line("result> ", line)) return exit_ok;
+      submit.messages.push_back({harmony::Role::tool, function, "assistant", "commentary", std::nullopt, {harmony::TextContent{line}}});
+      status = turn(client, submit, printer);
+    }
+    if (status) continue;
+    printer.fail(status.error());
+    if (status.error().code == ErrorCode::unavailable || status.error().code == ErrorCode::core_lost) return exit_code_of(status.error().code);
+  }
+  return exit_ok;
+}
+
+}  // namespace
+
+harmony::Message user_message(const std::string& text) {
+  return {harmony::Role::user, std::nullopt, std::nullopt, std::nullopt, std::nullopt, {harmony::TextContent{text}}};
+}
+
+Result<wire::Submit> submit_of(const AskSettings& ask) {
+  wire::Submit submit;
+  if (ask.reasoning == "low")
+    submit.reasoning_effort = harmony::ReasoningEffort::low;
+  else if (ask.reasoning == "medium")
+    submit.reasoning_effort = harmony::ReasoningEffort::medium;
+  else if (ask.reasoning == "high")
+    submit.reasoning_effort = harmony::ReasoningEffort::high;
+  else
+    return Error{ErrorCode::invalid_argument, "unknown reasoning effort '" + ask.reasoning + "'; use low, medium or high", "reasoning"};
+  if (!ask.tools_file.empty()) {
+    auto functions = functions_of(ask.tools_file);
+    if (!functions) return functions.error();
+    submit.tools = std::move(*functions);
+  }
+  if (!ask.instructions.empty())
+    submit.messages.push_back(
+        {harmony::Role::developer, std::nullopt, std::nullopt, std::nullopt, std::nullopt, {harmony::DeveloperContent{ask.instructions, {}}}});
+  submit.sampling = ask.sampling;
+  return submit;
+}
+
+int run_chat(const ChatSettings& settings) {
+  const auto fail = [](const Error& error) {
+    std::fprintf(stderr, "althing: %s\n", error.message.c_str());
+    return exit_code_of(error.code);
+  };
+  auto colour = colour_choice_of(settings.ask.colour);
+  if (!colour) return fail(colour.error());
+  auto submit = submit_of(settings.ask);
+  if (!submit) return fail(submit.error());
+  auto client = protocol::Client::connect({.endpoint = settings.endpoint, .name = "althing-chat/" ALTHING_VERSION, .limits = {}});
+  if (!client) return fail(client.error());
+  StreamPrinter printer(*colour, settings.ask.json);
+  ::signal(SIGINT, on_interrupt);
+  if (settings.once.empty()) return converse(*client, *submit, printer);
+  submit->messages.push_back(user_message(settings.once));
+  const Status status = turn(*client, *submit, printer);
+  if (status) return exit_ok;
+  printer.fail(status.error());
+  return exit_code_of(status.error().code);
+}
+
+}  // namespace althing::actors

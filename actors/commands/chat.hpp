@@ -1,0 +1,35 @@
+// `althing chat`: a conversation with a running server in the terminal, interactive or one question.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "protocol/wire/messages.hpp"
+
+namespace althing::actors {
+
+// Flags that `chat` and `generate` share.
+struct AskSettings {
+  std::string reasoning = "medium";
+  std::string instructions;  // a developer message; "" for none
+  std::string tools_file;    // JSON: a list of {"name", "description", "parameters"}
+  std::string colour = "auto";
+  bool json = false;
+  protocol::wire::Sampling sampling;
+};
+
+struct ChatSettings {
+  std::string endpoint = "tcp://127.0.0.1:4550";
+  std::string once;  // a question; "" for interactive
+  AskSettings ask;
+};
+
+// The submit that `ask` describes, without a question yet. Errors: invalid_argument, not_found (tools file), corrupt (its JSON).
+Result<protocol::wire::Submit> submit_of(const AskSettings& ask);
+
+protocol::harmony::Message user_message(const std::string& text);
+
+// Exit codes: 0, or that of the error's class.
+int run_chat(const ChatSettings& settings);
+
+}  // namespace althing::actors

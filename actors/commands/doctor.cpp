@@ -1,0 +1,133 @@
+// The machine, checked for what the server needs: processor, kernel facilities, memory, limits, GPUs.
+#include <arpa/inet.h>
+#include <capnp/common.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <caf/config.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+#include <zmq.hpp>
+
+#include "actors/commands/inspect.hpp"
+#include "actors/control_channel.hpp"
+#include "actors/exit_codes.hpp"
+#include "gpu/cuda/device_info.hpp"
+
+namespace althing::actors {
+namespace {
+
+enum class Finding : std::uint8_t { ok, note, wrong };
+
+struct Line {
+  Finding finding;
+  std::string what;
+  std::string detail;
+};
+
+Line processor() {
+  const bool good = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const std::string cores = std::to_string(std::thread::hardware_concurrency()) + " hardware threads";
+  if (good) return {Finding::ok, "processor", "AVX2 and FMA, " + cores};
+  return {Finding::wrong, "processor", "no AVX2 or FMA; the CPU backend needs an x86-64-v3 processor (" + cores + ")"};
+}
+
+Line pidfd() {
+  const Descriptor fd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  if (fd) return {Finding::ok, "pidfd", "available"};
+  return {Finding::wrong, "pidfd", std::string("pidfd_open: ") + std::strerror(errno) + "; Linux 5.3 or newer is needed"};
+}
+
+Line sealed_memory() {
+  const Descriptor fd(::memfd_create("althing-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd) return {Finding::ok, "memfd", "available"};
+  return {Finding::wrong, "memfd", std::string("memfd_create: ") + std::strerror(errno) + "; ranks share memory through it"};
+}
+
+Line memory() {
+  struct sysinfo machine {};
+  ::sysinfo(&machine);
+  const auto mib = [&](unsigned long units) { return std::to_string(units * machine.mem_unit >> 20) + " MiB"; };
+  return {Finding::ok, "memory", mib(machine.totalram) + ", " + mib(machine.freeram) + " free without the page cache"};
+}
+
+Line descriptors() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const std::string text = std::to_string(limit.rlim_cur) + " open files allowed";
+  if (limit.rlim_cur >= 1024) return {Finding::ok, "descriptors", text};
+  return {Finding::note, "descriptors", text + "; a busy server wants 1024 or more (ulimit -n)"};
+}
+
+Line default_port() {
+  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(4550);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return {Finding::ok, "port 4550", "free"};
+  return {Finding::note, "port 4550", std::string(std::strerror(errno)) + "; a server may be running already, else choose another with --bind"};
+}
+
+std::vector<Line> gpus() {
+  const gpu::CudaReport report = gpu::cuda_devices();
+  if (report.devices.empty()) return {{Finding::note, "GPU", report.reason}};
+  std::vector<Line> lines;
+  for (const gpu::CudaDevice& device : report.devices)
+    lines.push_back({device.compute_major == 9 ? Finding::ok : Finding::note, "GPU",
+                     device.name + ", " + std::to_string(device.memory_bytes >> 30) + " GiB, compute capability " +
+                         std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor) + ", driver for CUDA " +
+                         gpu::cuda_version_text(report.driver_version)});
+  return lines;
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c == '\n' ? ' ' : c;
+  }
+  return out;
+}
+
+}  // namespace
+
+int run_doctor(bool json) {
+  const auto [zmq_major, zmq_minor, zmq_patch] = zmq::version();
+  std::vector<Line> lines{
+      {Finding::ok, "althing", ALTHING_VERSION},
+      {Finding::ok, "libraries",
+       "CAF " + std::to_string(CAF_VERSION / 10000) + "." + std::to_string(CAF_VERSION / 100 % 100) + "." + std::to_string(CAF_VERSION % 100) +
+           ", ZeroMQ " + std::to_string(zmq_major) + "." + std::to_string(zmq_minor) + "." + std::to_string(zmq_patch) + ", Cap'n Proto " +
+           std::to_string(CAPNP_VERSION / 1000000) + "." + std::to_string(CAPNP_VERSION / 1000 % 1000) + "." + std::to_string(CAPNP_VERSION % 1000)},
+      processor(),
+      pidfd(),
+      sealed_memory(),
+      memory(),
+      descriptors(),
+      default_port()};
+  for (Line& line : gpus()) lines.push_back(std::move(line));
+  bool wrong = false;
+  for (const Line& line : lines) {
+    wrong = wrong || line.finding == Finding::wrong;
+    const char* word = line.finding == Finding::ok ? "ok" : line.finding == Finding::note ? "note" : "WRONG";
+    if (json)
+      std::printf("{\"finding\":\"%s\",\"what\":\"%s\",\"detail\":\"%s\"}\n", word, line.what.c_str(), escaped(line.detail).c_str());
+    else
+      std::printf("%-6s %-12s %s\n", word, line.what.c_str(), line.detail.c_str());
+  }
+  return wrong ? exit_unsupported : exit_ok;
+}
+
+}  // namespace althing::actors

@@ -1,0 +1,112 @@
+// See the header. A scoped actor stands where the gateway stands in a server.
+#include "actors/commands/generate.hpp"
+
+#include <caf/scoped_actor.hpp>
+#include <cstdio>
+#include <utility>
+
+#include "actors/actor_system.hpp"
+#include "actors/commands/stream_printer.hpp"
+#include "actors/exit_codes.hpp"
+#include "actors/frontend_actor.hpp"
+#include "actors/in_process_ranks.hpp"
+#include "actors/monitor_actor.hpp"
+#include "actors/scheduler_actor.hpp"
+#include "protocol/tokenizer/detokenizer.hpp"
+
+namespace althing::actors {
+namespace wire = protocol::wire;
+namespace {
+
+Result<wire::Submit> request_of(const GenerateSettings& settings, const protocol::harmony::Format& format) {
+  auto submit = submit_of(settings.ask);
+  if (!submit) return submit;
+  submit->request_id = "generate";
+  if (settings.raw) {
+    submit->messages.clear();
+    submit->prompt_tokens = format.tokenizer->encode_with_special(settings.prompt);
+    if (submit->prompt_tokens.empty()) return Error{ErrorCode::invalid_argument, "the prompt is empty; give some text to continue", "prompt"};
+  } else {
+    submit->messages.push_back(user_message(settings.prompt));
+  }
+  return submit;
+}
+
+// Prints what the frontend says until it has said the last of it.
+int listen(caf::scoped_actor& self, const GenerateSettings& settings, const protocol::harmony::Format& format, StreamPrinter& printer) {
+  std::optional<int> code;
+  protocol::Detokenizer text(format.tokenizer);
+  while (!code) {
+    self->receive(
+        [&](ToClient& out) {
+          if (const auto* delta = std::get_if<wire::Delta>(&out.message)) {
+            if (!settings.raw || settings.ask.json) return printer.print(*delta);
+            for (const TokenId token : delta->tokens) std::fputs(text.push(token).c_str(), stdout);
+            std::fflush(stdout);
+          } else if (std::holds_alternative<wire::Done>(out.message)) {
+            if (settings.raw && !settings.ask.json) std::printf("%s\n", text.finish().c_str());
+            printer.end();
+            code = exit_ok;
+          } else if (const auto* error = std::get_if<wire::ErrorReply>(&out.message)) {
+            printer.fail(error->error);
+            code = exit_code_of(error->error.code);
+          }
+        },
+        [](const StreamClosed&) {});
+  }
+  return *code;
+}
+
+}  // namespace
+
+int run_generate(const GenerateSettings& settings) {
+  const auto fail = [](const Error& error) {
+    std::fprintf(stderr, "althing: %s\n", error.message.c_str());
+    return exit_code_of(error.code);
+  };
+  auto colour = colour_choice_of(settings.ask.colour);
+  if (!colour) return fail(colour.error());
+  auto setup = set_up_engine(settings.engine);
+  if (!setup) return fail(setup.error());
+  auto format = chat_format(settings.engine.model);
+  if (!format) return fail(format.error());
+  auto submit = request_of(settings, *format);
+  if (!submit) return fail(submit.error());
+
+  LocalSystemConfig config;
+  caf::actor_system system{config};
+  caf::scoped_actor self{system};
+  const gpu::DecoderSpec& spec = setup->model->spec;
+  auto metrics = std::make_shared<monitoring::Metrics>(monitoring::MetricsConfig{
+      ALTHING_VERSION, model_name(settings.engine.model), settings.engine.ranks, static_cast<std::uint32_t>(spec.layers.size()), spec.experts});
+  SchedulerOptions options;
+  options.core = setup->core_config();
+  options.ranks = settings.engine.ranks;
+  options.metrics = metrics;
+  if (auto probe = scheduler::Core::create(options.core); !probe) return fail(probe.error());
+  const caf::actor scheduler = system.spawn(scheduler_actor, std::move(options));
+  int code = exit_ok;
+  {
+    auto ranks = InProcessRanks::start(system, *setup, settings.engine.threads, scheduler);
+    if (ranks) {
+      auto shared = std::make_shared<FrontendShared>();
+      shared->format = *format;
+      shared->stop_tokens = setup->model->stop_tokens.empty() ? format->sampling_stops() : setup->model->stop_tokens;
+      shared->limits = setup->limits;
+      shared->metrics = metrics;
+      shared->scheduler = scheduler;
+      shared->linger = std::chrono::milliseconds(0);
+      system.spawn(frontend_actor, std::shared_ptr<const FrontendShared>(std::move(shared)),
+                   FrontendStart{RequestId{1}, "generate", std::move(*submit), caf::actor_cast<caf::actor>(self), std::chrono::steady_clock::now()});
+      StreamPrinter printer(*colour, settings.ask.json);
+      code = listen(self, settings, *format, printer);
+    } else {
+      code = fail(ranks.error());
+    }
+  }
+  self->send_exit(scheduler, caf::exit_reason::user_shutdown);
+  self->wait_for(scheduler);
+  return code;
+}
+
+}  // namespace althing::actors

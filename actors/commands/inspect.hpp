@@ -1,0 +1,14 @@
+// `althing verify` looks at a model folder, `althing doctor` at the machine. Both print one line a finding and say what to do about it.
+#pragma once
+
+#include <string>
+
+namespace althing::actors {
+
+// Exit codes: 0 when nothing is wrong, 3 when the folder is not there, 4 otherwise.
+int run_verify(const std::string& directory, bool json);
+
+// Exit codes: 0, or 5 when something needed is missing.
+int run_doctor(bool json);
+
+}  // namespace althing::actors

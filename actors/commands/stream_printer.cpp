@@ -1,0 +1,88 @@
+// See the header. Output is flushed with every delta: the reader watches it come.
+#include "actors/commands/stream_printer.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "protocol/wire/codec.hpp"
+
+namespace althing::actors {
+namespace harmony = protocol::harmony;
+namespace wire = protocol::wire;
+namespace {
+
+std::optional<std::string> present(const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); }
+
+}  // namespace
+
+Result<ColourChoice> colour_choice_of(const std::string& name) {
+  if (name == "auto") return ColourChoice::automatic;
+  if (name == "always") return ColourChoice::always;
+  if (name == "never") return ColourChoice::never;
+  return Error{ErrorCode::invalid_argument, "unknown colour choice '" + name + "'; use auto, always or never", "colour"};
+}
+
+StreamPrinter::StreamPrinter(ColourChoice colour, bool json)
+    : colour_(!json && (colour == ColourChoice::always || (colour == ColourChoice::automatic && ::isatty(STDOUT_FILENO) == 1))), json_(json) {}
+
+void StreamPrinter::paint(const char* code) {
+  if (colour_) std::fputs(code, stdout);
+}
+
+void StreamPrinter::print(const wire::Delta& delta) {
+  if (json_) {
+    std::fputs((wire::encode(wire::ServerMessage(delta), wire::Encoding::json) + "\n").c_str(), stdout);
+  }
+  for (const wire::DeltaEvent& event : delta.events) {
+    if (const auto* started = std::get_if<wire::MessageStarted>(&event)) start(*started);
+    if (const auto* piece = std::get_if<wire::Text>(&event)) text(*piece);
+    if (std::holds_alternative<wire::MessageEnded>(event)) end();
+  }
+  std::fflush(stdout);
+}
+
+void StreamPrinter::start(const wire::MessageStarted& started) {
+  messages_.push_back(
+      {started.role, std::nullopt, present(started.recipient), present(started.channel), present(started.content_type), {harmony::TextContent{}}});
+  if (json_) return;
+  end();
+  if (!started.recipient.empty()) {
+    paint("\033[33m");
+    std::printf("[call %s] ", started.recipient.c_str());
+    at_line_start_ = false;
+  } else if (started.channel == "analysis") {
+    paint("\033[2m");
+    if (!colour_) std::fputs("[analysis] ", stdout);
+    at_line_start_ = colour_;
+  } else if (started.channel == "commentary") {
+    paint("\033[36m");
+  }
+}
+
+void StreamPrinter::text(const wire::Text& piece) {
+  if (!messages_.empty()) std::get<harmony::TextContent>(messages_.back().content[0]).text += piece.text;
+  if (json_) return;
+  std::fputs(piece.text.c_str(), stdout);
+  at_line_start_ = !piece.text.empty() && piece.text.back() == '\n';
+}
+
+void StreamPrinter::end() {
+  if (json_) return;
+  paint("\033[0m");
+  if (!at_line_start_) std::fputc('\n', stdout);
+  at_line_start_ = true;
+  std::fflush(stdout);
+}
+
+void StreamPrinter::fail(const Error& error) {
+  end();
+  if (json_) std::fputs((wire::encode(wire::ServerMessage(wire::ErrorReply{"", 0, error}), wire::Encoding::json) + "\n").c_str(), stdout);
+  std::fflush(stdout);
+  std::fprintf(stderr, "althing: %s (%s)\n", error.message.c_str(), std::string(name_of(error.code)).c_str());
+}
+
+std::vector<harmony::Message> StreamPrinter::take_messages() { return std::exchange(messages_, {}); }
+
+}  // namespace althing::actors

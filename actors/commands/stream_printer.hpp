@@ -1,0 +1,39 @@
+// A stream as a person reads it: reasoning dim, commentary and tool calls in colour, the answer plain. Or, for machines, each event as a JSON line.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "protocol/wire/messages.hpp"
+
+namespace althing::actors {
+
+enum class ColourChoice : std::uint8_t { automatic, always, never };
+// auto, always or never; automatic follows whether standard output is a terminal.
+Result<ColourChoice> colour_choice_of(const std::string& name);
+
+class StreamPrinter {
+ public:
+  StreamPrinter(ColourChoice colour, bool json);
+
+  void print(const protocol::wire::Delta& delta);
+  // Ends the line and takes the colour back.
+  void end();
+  // As end(), then what happened, on standard error.
+  void fail(const Error& error);
+
+  // The messages printed since the last take, as history for the next turn.
+  std::vector<protocol::harmony::Message> take_messages();
+
+ private:
+  void start(const protocol::wire::MessageStarted& started);
+  void text(const protocol::wire::Text& text);
+  void paint(const char* code);
+
+  bool colour_ = false;
+  bool json_ = false;
+  bool at_line_start_ = true;
+  std::vector<protocol::harmony::Message> messages_;
+};
+
+}  // namespace althing::actors

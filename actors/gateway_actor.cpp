@@ -1,0 +1,328 @@
+// The gateway: see the header. Everything runs on this actor's own thread; only `enqueue` is called from others.
+#include "actors/gateway_actor.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <caf/actor_system.hpp>
+#include <caf/others.hpp>
+#include <cerrno>
+#include <utility>
+#include <zmq_addon.hpp>
+
+#include "actors/logging.hpp"
+
+namespace althing::actors {
+namespace wire = protocol::wire;
+namespace {
+
+constexpr std::chrono::milliseconds idle_poll{100};
+constexpr std::chrono::milliseconds retry_poll{2};
+constexpr int frames_at_once = 256;
+
+}  // namespace
+
+std::uint32_t Gateway::Client::open() const {
+  std::uint32_t count = 0;
+  for (const auto& [id, stream] : streams) count += stream.ended ? 0 : 1;
+  return count;
+}
+
+Gateway::Gateway(caf::actor_config& config, zmq::socket_t socket, std::shared_ptr<const FrontendShared> shared, GatewayOptions options)
+    : blocking_actor(config),
+      socket_(std::move(socket)),
+      shared_(std::move(shared)),
+      options_(std::move(options)),
+      wakeup_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+Gateway::~Gateway() = default;
+
+void Gateway::enqueue(caf::mailbox_element_ptr element, caf::execution_unit* unit) {
+  blocking_actor::enqueue(std::move(element), unit);
+  if (armed_.exchange(false)) {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wakeup_.get(), &one, sizeof one);
+  }
+}
+
+void Gateway::act() {
+  zmq_pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wakeup_.get(), ZMQ_POLLIN, 0}};
+  Clock::time_point swept = Clock::now();
+  while (running_) {
+    bool unsent = false;
+    for (const auto& [route, session] : sessions_) unsent = unsent || !session.unsent.empty();
+    zmq::poll(items, 2, unsent ? retry_poll : idle_poll);
+    if (items[1].revents != 0) {
+      std::uint64_t count = 0;
+      [[maybe_unused]] const ssize_t got = ::read(wakeup_.get(), &count, sizeof count);
+      armed_ = true;
+    }
+    while (running_ && drain_mailbox()) {
+    }
+    if (items[0].revents != 0) receive_frames();
+    if (unsent) drain_unsent();
+    if (Clock::now() - swept > idle_poll) {
+      swept = Clock::now();
+      expire();
+    }
+  }
+  socket_.close();
+}
+
+// One message of the mailbox; false when it is empty.
+bool Gateway::drain_mailbox() {
+  bool more = true;
+  receive(
+      [&](ToClient& out) {
+        const auto client = clients_.find(out.client_id);
+        if (client == clients_.end()) return;
+        const std::string* ended = nullptr;
+        if (const auto* done = std::get_if<wire::Done>(&out.message)) ended = &done->request_id;
+        if (const auto* error = std::get_if<wire::ErrorReply>(&out.message)) ended = &error->request_id;
+        if (ended != nullptr)
+          if (const auto stream = client->second.streams.find(*ended); stream != client->second.streams.end()) stream->second.ended = true;
+        const auto session = sessions_.find(client->second.route);
+        // Without a connection the frontend's log keeps it; a resume asks for it again.
+        if (session != sessions_.end()) reply(session->first, session->second, out.message);
+      },
+      [&](const StreamClosed& closed) {
+        const auto client = clients_.find(closed.client_id);
+        if (client != clients_.end()) client->second.streams.erase(closed.request_id);
+      },
+      [&](const caf::exit_msg& exit) {
+        running_ = false;
+        fail_state(exit.reason);
+      },
+      caf::others >> [](caf::message_view&) -> caf::result<caf::message> {
+        log(LogLevel::warning, "unexpected_message", {{"actor", "gateway"}});
+        return caf::make_message();
+      },
+      caf::after(std::chrono::milliseconds(0)) >> [&] { more = false; });
+  return more;
+}
+
+void Gateway::receive_frames() {
+  for (int i = 0; i < frames_at_once; ++i) {
+    std::vector<zmq::message_t> parts;
+    try {
+      if (!zmq::recv_multipart(socket_, std::back_inserter(parts), zmq::recv_flags::dontwait)) return;
+    } catch (const zmq::error_t& error) {
+      log(LogLevel::warning, "receive_failed", {{"reason", error.what()}});
+      return;
+    }
+    if (parts.size() >= 2) on_frames(parts[0].to_string(), parts);
+  }
+}
+
+void Gateway::on_frames(const std::string& route, std::vector<zmq::message_t>& parts) {
+  std::size_t at = 1;
+  const bool delimiter = parts[at].size() == 0;
+  if (delimiter) ++at;
+  if (parts.size() != at + 2) {
+    refuse(
+        route, wire::Encoding::json, delimiter,
+        Error{ErrorCode::corrupt, "a message has " + std::to_string(parts.size() - 1) + " frames; send [header \"ALT1c\" or \"ALT1j\"] [body]", ""});
+    return;
+  }
+  const auto encoding = wire::encoding_of(parts[at].to_string_view());
+  if (!encoding) return refuse(route, wire::Encoding::json, delimiter, encoding.error());
+  std::string request_id;
+  auto message = wire::decode_client(parts[at + 1].to_string_view(), *encoding, shared_->limits, &request_id);
+
+  const auto known = sessions_.find(route);
+  if (known == sessions_.end()) {
+    if (!message) return refuse(route, *encoding, delimiter, message.error());
+    if (!std::holds_alternative<wire::Hello>(*message))
+      return refuse(route, *encoding, delimiter,
+                    Error{ErrorCode::unavailable, "this connection has no session (the server may have restarted); say hello first", ""});
+    if (sessions_.size() >= shared_->limits.sessions_max)
+      return refuse(
+          route, *encoding, delimiter,
+          Error{ErrorCode::busy, "the server has " + std::to_string(sessions_.size()) + " sessions, which is its limit; try again later", ""});
+  }
+  Session& session = sessions_[route];
+  session.encoding = *encoding;
+  session.delimiter = delimiter;
+  session.heard = Clock::now();
+  if (!message) {
+    shared_->metrics->frame_refused(message.error().code);
+    return reply_error(route, session, request_id, message.error());
+  }
+  on_message(route, session, std::move(*message));
+}
+
+void Gateway::on_message(const std::string& route, Session& session, wire::ClientMessage message) {
+  if (auto* submit = std::get_if<wire::Submit>(&message)) return on_submit(route, session, std::move(*submit));
+  if (const auto* hello = std::get_if<wire::Hello>(&message)) return on_hello(route, session, *hello);
+  if (const auto* ping = std::get_if<wire::Ping>(&message)) return reply(route, session, wire::Pong{ping->nonce, options_.instance});
+  if (const auto* grant = std::get_if<wire::Grant>(&message))
+    return to_stream(route, session, grant->request_id, [&](const caf::actor& stream) { send(stream, ClientGrant{grant->credit}); });
+  if (const auto* resume = std::get_if<wire::Resume>(&message))
+    return to_stream(route, session, resume->request_id, [&](const caf::actor& stream) { send(stream, ClientResume{resume->last_sequence}); });
+  const auto& cancel = std::get<wire::Cancel>(message);
+  to_stream(route, session, cancel.request_id, [&](const caf::actor& stream) {
+    send(stream, ClientCancel{Error{ErrorCode::cancelled, "cancelled by the client", ""}});
+  });
+}
+
+void Gateway::on_hello(const std::string& route, Session& session, const wire::Hello& hello) {
+  if (hello.version_max < wire::version_min || hello.version_min > wire::version) {
+    reply_error(route, session, "",
+                Error{ErrorCode::version,
+                      "the client speaks versions " + std::to_string(hello.version_min) + " to " + std::to_string(hello.version_max) +
+                          ", this server " + std::to_string(wire::version_min) + " to " + std::to_string(wire::version),
+                      "version"});
+    drop_session(route);
+    return;
+  }
+  Client& client = clients_[hello.client_id];
+  if (!client.route.empty() && client.route != route) sessions_.erase(client.route);  // its older connection
+  client.route = route;
+  session.client_id = hello.client_id;
+  log(LogLevel::debug, "hello", {{"client", hello.client_name}, {"sessions", sessions_.size()}});
+  shared_->metrics->sessions(static_cast<std::uint32_t>(sessions_.size()));
+  const Limits& limits = shared_->limits;
+  reply(route, session,
+        wire::Welcome{std::min(hello.version_max, wire::version), options_.instance, options_.model, limits.context_tokens_max,
+                      limits.frame_bytes_max, limits.session_silence_ms_max});
+}
+
+void Gateway::on_submit(const std::string& route, Session& session, wire::Submit submit) {
+  Client& client = clients_[session.client_id];
+  if (const auto known = client.streams.find(submit.request_id); known != client.streams.end()) {
+    send(known->second.frontend, ClientResume{0});
+    return;
+  }
+  if (client.open() >= shared_->limits.requests_per_session_max) {
+    shared_->metrics->request_rejected(ErrorCode::busy);
+    return reply_error(
+        route, session, submit.request_id,
+        Error{ErrorCode::busy, "this client has " + std::to_string(client.open()) + " requests open, which is its limit; wait for one to end", ""});
+  }
+  // Ended streams linger for resumes, but not without bound.
+  if (client.streams.size() >= 4u * shared_->limits.requests_per_session_max) {
+    for (auto it = client.streams.begin(); it != client.streams.end(); ++it) {
+      if (!it->second.ended) continue;
+      send_exit(it->second.frontend, caf::exit_reason::user_shutdown);
+      client.streams.erase(it);
+      break;
+    }
+  }
+  const std::string id = submit.request_id;
+  FrontendStart start{RequestId{next_request_++}, session.client_id, std::move(submit), caf::actor_cast<caf::actor>(this), Clock::now()};
+  client.streams[id].frontend = system().spawn(frontend_actor, shared_, std::move(start));
+}
+
+void Gateway::to_stream(const std::string& route, Session& session, const std::string& request_id,
+                        const std::function<void(const caf::actor&)>& say) {
+  Client& client = clients_[session.client_id];
+  const auto stream = client.streams.find(request_id);
+  if (stream == client.streams.end())
+    return reply_error(
+        route, session, request_id,
+        Error{ErrorCode::not_found, "no request '" + request_id + "' of this client; it ended a while ago, or the server restarted", "request_id"});
+  say(stream->second.frontend);
+}
+
+void Gateway::reply(const std::string& route, Session& session, const wire::ServerMessage& message) {
+  send_body(route, session, wire::encode(message, session.encoding));
+}
+
+void Gateway::reply_error(const std::string& route, Session& session, const std::string& request_id, Error error) {
+  reply(route, session, wire::ErrorReply{request_id, 0, std::move(error)});
+}
+
+// An answer to somebody without a session: sent if the socket takes it, never kept.
+void Gateway::refuse(const std::string& route, wire::Encoding encoding, bool delimiter, Error error) {
+  shared_->metrics->frame_refused(error.code);
+  Session stranger;
+  stranger.encoding = encoding;
+  stranger.delimiter = delimiter;
+  bool gone = false;
+  try_send(route, stranger, wire::encode(wire::ErrorReply{"", 0, std::move(error)}, encoding), gone);
+}
+
+bool Gateway::try_send(const std::string& route, const Session& session, const std::string& body, bool& gone) {
+  std::vector<zmq::message_t> parts;
+  parts.emplace_back(route.data(), route.size());
+  if (session.delimiter) parts.emplace_back();
+  const std::string header = wire::header_of(session.encoding);
+  parts.emplace_back(header.data(), header.size());
+  parts.emplace_back(body.data(), body.size());
+  try {
+    return zmq::send_multipart(socket_, parts, zmq::send_flags::dontwait).has_value();
+  } catch (const zmq::error_t& error) {
+    gone = error.num() == EHOSTUNREACH;
+    if (!gone) log(LogLevel::warning, "send_failed", {{"reason", error.what()}});
+    return false;
+  }
+}
+
+void Gateway::send_body(const std::string& route, Session& session, std::string body) {
+  bool gone = false;
+  if (session.unsent.empty() && try_send(route, session, body, gone)) return;
+  if (gone) return drop_session(std::string(route));
+  session.unsent_bytes += body.size();
+  session.unsent.push_back(std::move(body));
+  if (session.unsent_bytes <= shared_->limits.session_buffer_bytes_max) return;
+  log(LogLevel::warning, "slow_reader", {{"bytes", session.unsent_bytes}});
+  if (const auto client = clients_.find(session.client_id); client != clients_.end())
+    cancel_client(client->second,
+                  Error{ErrorCode::slow_reader, "the client does not read; " + std::to_string(session.unsent_bytes) + " bytes wait for it", ""});
+  drop_session(std::string(route));
+}
+
+void Gateway::drain_unsent() {
+  std::vector<std::string> gone_routes;
+  for (auto& [route, session] : sessions_) {
+    while (!session.unsent.empty()) {
+      bool gone = false;
+      if (!try_send(route, session, session.unsent.front(), gone)) {
+        if (gone) gone_routes.push_back(route);
+        break;
+      }
+      session.unsent_bytes -= session.unsent.front().size();
+      session.unsent.pop_front();
+    }
+  }
+  for (const std::string& route : gone_routes) drop_session(route);
+}
+
+void Gateway::drop_session(const std::string& route) {
+  const auto session = sessions_.find(route);
+  if (session == sessions_.end()) return;
+  if (const auto client = clients_.find(session->second.client_id); client != clients_.end() && client->second.route == route) {
+    client->second.route.clear();
+    client->second.lost = Clock::now();
+  }
+  sessions_.erase(session);
+  shared_->metrics->sessions(static_cast<std::uint32_t>(sessions_.size()));
+}
+
+// Clients that fell silent or vanished.
+void Gateway::expire() {
+  const auto now = Clock::now();
+  std::vector<std::string> silent;
+  for (const auto& [route, session] : sessions_)
+    if (now - session.heard > std::chrono::milliseconds(shared_->limits.session_silence_ms_max)) silent.push_back(route);
+  for (const std::string& route : silent) {
+    log(LogLevel::info, "client_silent", {{"sessions", sessions_.size()}});
+    drop_session(route);
+  }
+  for (auto it = clients_.begin(); it != clients_.end();) {
+    Client& client = it->second;
+    if (!client.route.empty() || now - client.lost < options_.resume_grace) {
+      ++it;
+      continue;
+    }
+    cancel_client(client, Error{ErrorCode::cancelled, "the client went away", ""});
+    it = client.streams.empty() ? clients_.erase(it) : std::next(it);
+  }
+}
+
+void Gateway::cancel_client(Client& client, const Error& error) {
+  for (auto& [id, stream] : client.streams)
+    if (!stream.ended) send(stream.frontend, ClientCancel{error});
+}
+
+}  // namespace althing::actors

@@ -1,0 +1,102 @@
+// The door: one ROUTER socket, owned by one detached actor that polls the socket and its own mailbox together. It checks frames, keeps sessions,
+// routes what clients say to their streams' frontends and what frontends say to wherever the client is connected now. A client that is gone or does
+// not read costs a bounded number of bytes and is then cancelled; nothing a client sends can stop the door.
+#pragma once
+
+#include <atomic>
+#include <caf/blocking_actor.hpp>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <zmq.hpp>
+
+#include "actors/control_channel.hpp"
+#include "actors/frontend_actor.hpp"
+#include "actors/messages.hpp"
+#include "monitoring/metrics.hpp"
+#include "protocol/wire/codec.hpp"
+
+namespace althing::actors {
+
+struct GatewayOptions {
+  std::string model;                              // the name clients are told
+  std::string instance;                           // random, one a process
+  std::chrono::milliseconds resume_grace{5'000};  // how long a vanished client's streams wait for it
+};
+
+class Gateway : public caf::blocking_actor {
+ public:
+  // `socket` is bound already (so that a port in use is known before anything starts); the gateway takes it over.
+  Gateway(caf::actor_config& config, zmq::socket_t socket, std::shared_ptr<const FrontendShared> shared, GatewayOptions options);
+  ~Gateway() override;
+
+  void enqueue(caf::mailbox_element_ptr element, caf::execution_unit* unit) override;
+  const char* name() const override { return "gateway"; }
+
+ protected:
+  void act() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // One connection.
+  struct Session {
+    std::string client_id;
+    protocol::wire::Encoding encoding = protocol::wire::Encoding::json;
+    bool delimiter = false;  // the client's frames start with an empty one (REQ-style); so do ours then
+    Clock::time_point heard;
+    std::deque<std::string> unsent;  // encoded bodies that the socket would not take yet
+    std::size_t unsent_bytes = 0;
+  };
+  struct Stream {
+    caf::actor frontend;
+    bool ended = false;  // its Done or ErrorReply went out; it lingers for resumes
+  };
+  // One client, across reconnects.
+  struct Client {
+    std::string route;  // of its newest connection; "" while it has none
+    Clock::time_point lost;
+    std::map<std::string, Stream> streams;  // by request id
+    std::uint32_t open() const;
+  };
+
+  void receive_frames();
+  void on_frames(const std::string& route, std::vector<zmq::message_t>& parts);
+  void on_message(const std::string& route, Session& session, protocol::wire::ClientMessage message);
+  void on_hello(const std::string& route, Session& session, const protocol::wire::Hello& hello);
+  void on_submit(const std::string& route, Session& session, protocol::wire::Submit submit);
+  void to_stream(const std::string& route, Session& session, const std::string& request_id, const std::function<void(const caf::actor&)>& say);
+  void reply(const std::string& route, Session& session, const protocol::wire::ServerMessage& message);
+  void reply_error(const std::string& route, Session& session, const std::string& request_id, Error error);
+  void refuse(const std::string& route, protocol::wire::Encoding encoding, bool delimiter, Error error);
+  void send_body(const std::string& route, Session& session, std::string body);
+  bool try_send(const std::string& route, const Session& session, const std::string& body, bool& gone);
+  void drop_session(const std::string& route);
+  void drain_unsent();
+  void expire();
+  void cancel_client(Client& client, const Error& error);
+  bool drain_mailbox();
+
+  zmq::socket_t socket_;
+  std::shared_ptr<const FrontendShared> shared_;
+  GatewayOptions options_;
+  Descriptor wakeup_;
+  std::atomic<bool> armed_{true};
+  std::unordered_map<std::string, Session> sessions_;  // by routing id
+  std::unordered_map<std::string, Client> clients_;    // by client id
+  std::uint64_t next_request_ = 1;
+  bool running_ = true;
+};
+
+// Binds a ROUTER with every limit set. Errors: io with what to do (port in use), invalid_argument (not a tcp://HOST:PORT, or a host that is not
+// loopback).
+struct BoundSocket {
+  zmq::socket_t socket;
+  std::string endpoint;  // with the port that was bound
+};
+Result<BoundSocket> bind_gateway(zmq::context_t& context, const std::string& endpoint, const Limits& limits);
+
+}  // namespace althing::actors

@@ -1,0 +1,190 @@
+// What actors say to each other: plain values, no tensor, pointer or reader inside. Messages that cross processes (core <-> ranks) have an
+// `inspect` and a CAF type id; the rest stay inside the core process and are marked local, so CAF refuses to send them elsewhere.
+#pragma once
+
+#include <caf/actor.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/allowed_unsafe_message_type.hpp>
+#include <caf/meta/type_name.hpp>
+#include <caf/type_id.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "protocol/wire/messages.hpp"
+#include "scheduler/vocabulary/events.hpp"
+
+namespace althing {
+
+template <class Inspector, class Tag, class Representation>
+typename Inspector::result_type inspect(Inspector& f, Id<Tag, Representation>& x) {
+  return f(x.value);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, SamplingParameters& x) {
+  return f(caf::meta::type_name("Sampling"), x.temperature, x.top_p, x.top_k, x.min_p, x.seed, x.choice, x.completion_tokens_max, x.stop_tokens,
+           x.ignore_stop);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RowSetup& x) {
+  return f(caf::meta::type_name("RowSetup"), x.row, x.request, x.sampling);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, PageGrant& x) {
+  return f(caf::meta::type_name("PageGrant"), x.row, x.group, x.first, x.pages);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RowWork& x) {
+  return f(caf::meta::type_name("RowWork"), x.row, x.start, x.count, x.tokens, x.sample);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, StepPlan& x) {
+  return f(caf::meta::type_name("StepPlan"), x.step, x.epoch, x.snapshot, x.base, x.cleared, x.set, x.pages, x.work);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, DrawnToken& x) {
+  return f(caf::meta::type_name("DrawnToken"), x.row, x.request, x.token, x.nonfinite);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, StepResult& x) {
+  return f(caf::meta::type_name("StepResult"), x.step, x.epoch, x.drawn);
+}
+
+namespace actors {
+
+// --- core -> rank ---
+
+// Asks a rank for its status; the answer proves that its mailbox is being served.
+struct Probe {
+  std::uint64_t sent_ms = 0;  // the core's monotonic clock, given back in the answer
+};
+
+// --- rank -> core ---
+
+// The rank holds its weights and has joined the communicator of `epoch`.
+struct RankReady {
+  std::uint32_t rank = 0;
+  std::uint64_t epoch = 0;
+  caf::actor actor;
+};
+struct RankStatus {
+  std::uint32_t rank = 0;
+  std::uint64_t epoch = 0;
+  std::uint64_t probe_sent_ms = 0;
+  std::vector<std::uint64_t> expert_tokens;  // layer-major, cumulative since the rank's process started
+};
+// A plan could not be run; the rank is alive and waits for a new epoch.
+struct StepFailed {
+  std::uint32_t rank = 0;
+  std::uint64_t epoch = 0;
+  std::uint64_t step = 0;
+  std::string reason;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, Probe& x) {
+  return f(caf::meta::type_name("Probe"), x.sent_ms);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RankReady& x) {
+  return f(caf::meta::type_name("RankReady"), x.rank, x.epoch, x.actor);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RankStatus& x) {
+  return f(caf::meta::type_name("RankStatus"), x.rank, x.epoch, x.probe_sent_ms, x.expert_tokens);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, StepFailed& x) {
+  return f(caf::meta::type_name("StepFailed"), x.rank, x.epoch, x.step, x.reason);
+}
+
+// --- inside the core process ---
+
+// Frontend -> scheduler. `frontend` hears Accepted or Rejected, TokensDrawn*, Finished.
+struct SubmitRequest {
+  Submitted submitted;
+  std::uint64_t timeout_ms = 0;  // 0: none; the scheduler turns it into a deadline on its own clock
+  caf::actor frontend;
+};
+struct CancelRequest {
+  RequestId request;
+  Error error;
+};
+
+// Supervisor (through the control channel) -> scheduler.
+struct MembershipLost {
+  std::uint64_t epoch = 0;  // this one and all before are over
+  std::uint32_t rank = 0;
+  std::string cause;  // exit, frozen, error, core
+};
+
+// Frontend -> gateway: for the client, wherever it is connected now.
+struct ToClient {
+  std::string client_id;
+  protocol::wire::ServerMessage message;
+};
+// Gateway -> frontend.
+struct ClientGrant {
+  std::uint32_t credit = 0;
+};
+struct ClientResume {
+  std::uint64_t last_sequence = 0;
+};
+struct ClientCancel {
+  Error error;
+};
+// Frontend -> gateway, last of all: the stream may be forgotten.
+struct StreamClosed {
+  std::string client_id;
+  std::string request_id;
+};
+
+// Scheduler -> monitor, a few times a second. Times are ages in milliseconds at the moment of sending.
+struct StatusReport {
+  bool ready = false;  // a complete membership exists
+  bool draining = false;
+  std::uint64_t epoch = 0;
+  std::uint32_t running = 0;
+  std::uint32_t waiting = 0;
+  std::vector<std::uint64_t> rank_age_ms;  // since each rank last made progress
+};
+// Whoever asks -> monitor, as a request; the answer is a ReadinessAnswer.
+struct ReadinessQuery {};
+struct ReadinessAnswer {
+  bool ready = false;
+  std::string json;
+};
+
+}  // namespace actors
+}  // namespace althing
+
+CAF_BEGIN_TYPE_ID_BLOCK(althing, first_custom_type_id)
+CAF_ADD_TYPE_ID(althing, (althing::StepPlan))
+CAF_ADD_TYPE_ID(althing, (althing::StepResult))
+CAF_ADD_TYPE_ID(althing, (althing::actors::Probe))
+CAF_ADD_TYPE_ID(althing, (althing::actors::RankReady))
+CAF_ADD_TYPE_ID(althing, (althing::actors::RankStatus))
+CAF_ADD_TYPE_ID(althing, (althing::actors::StepFailed))
+CAF_ADD_ATOM(althing, althing::actors, tick_beat, "beat")
+CAF_ADD_ATOM(althing, althing::actors, probe_beat, "probebeat")
+CAF_ADD_ATOM(althing, althing::actors, flush_beat, "flush")
+CAF_ADD_ATOM(althing, althing::actors, linger_over, "lingerover")
+CAF_ADD_ATOM(althing, althing::actors, drain_atom, "drain")
+CAF_END_TYPE_ID_BLOCK(althing)
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::SubmitRequest)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::CancelRequest)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::MembershipLost)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ToClient)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ClientGrant)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ClientResume)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ClientCancel)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::StreamClosed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::StatusReport)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ReadinessQuery)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ReadinessAnswer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::Accepted)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::Rejected)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::TokensDrawn)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::Finished)

@@ -1,0 +1,85 @@
+// See the header. Messages: `join EPOCH PORT` with the communicator's segment, and `stop`.
+#include "actors/rank_process.hpp"
+
+#include <unistd.h>
+
+#include <caf/actor_system.hpp>
+#include <caf/openssl/remote_actor.hpp>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "actors/actor_system.hpp"
+#include "actors/certificates.hpp"
+#include "actors/child_process.hpp"
+#include "actors/engine_setup.hpp"
+#include "actors/exit_codes.hpp"
+#include "actors/logging.hpp"
+#include "actors/rank_actor.hpp"
+#include "gpu/comm/shared_memory_communicator.hpp"
+
+namespace althing::actors {
+namespace {
+
+// A peer that is this late is frozen or gone; the step's deadline and the supervisor's abort come first as a rule.
+constexpr std::chrono::seconds collective_wait_max{8};
+
+// The core listens before the supervisor says `join`, so a few tries are enough; more would only hide a dead core.
+Result<caf::actor> connect_to_core(caf::actor_system& system, std::uint16_t port) {
+  std::string reason;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    auto actor = caf::openssl::remote_actor(system, "127.0.0.1", port);
+    if (actor) return *actor;
+    reason = system.render(actor.error());
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 << attempt));
+  }
+  return Error{ErrorCode::unavailable, "cannot reach the core on port " + std::to_string(port) + ": " + reason, ""};
+}
+
+Status join_epoch(caf::actor_system& system, const caf::actor& rank_actor, RankId rank, ControlMessage message) {
+  if (message.words.size() < 3 || !message.descriptor) return Error{ErrorCode::internal, "a join message without its parts", ""};
+  auto segment = gpu::SharedSegment::adopt(message.descriptor.release());
+  if (!segment) return segment.error();
+  auto scheduler = connect_to_core(system, static_cast<std::uint16_t>(std::stoul(message.words[2])));
+  if (!scheduler) return scheduler.error();
+  std::shared_ptr<gpu::Communicator> communicator = segment->join(rank, collective_wait_max);
+  caf::anon_send(rank_actor, JoinEpoch{std::move(communicator), *scheduler});
+  return Ok{};
+}
+
+}  // namespace
+
+int run_rank_process(const ServeSettings& settings) {
+  ControlChannel control{Descriptor(control_descriptor)};
+  const auto fail = [&](const Error& error) {
+    control.send("failed " + std::to_string(exit_code_of(error.code)) + " " + error.message);
+    return exit_code_of(error.code);
+  };
+  auto setup = set_up_engine(settings);
+  if (!setup) return fail(setup.error());
+  if (settings.child_rank >= setup->placements.size()) return fail({ErrorCode::internal, "this rank is not part of the grid", ""});
+  auto executor = gpu::Executor::create(setup->model, setup->executor_config(settings.child_rank, settings.threads));
+  if (!executor) return fail(executor.error());
+  if (settings.child_rank == 0 && !settings.log.json && settings.log.level != "error" && settings.log.level != "off")
+    std::fputs(memory_table(*setup, (*executor)->memory()).c_str(), stderr);
+
+  ClusterSystemConfig config({path_of(ca_descriptor), path_of(certificate_descriptor), path_of(key_descriptor)});
+  caf::actor_system system{config};
+  const caf::actor rank = system.spawn<caf::detached>(rank_actor, std::shared_ptr<gpu::Executor>(std::move(*executor)));
+  while (true) {
+    auto message = control.receive(std::chrono::milliseconds(1000));
+    // Exits without unwinding: a step may be running on the actor's thread, and nothing here needs saving.
+    if (control.closed()) ::_exit(exit_failed);
+    if (!message) continue;
+    if (message->words[0] == "stop") ::_exit(exit_ok);
+    if (message->words[0] != "join") continue;
+    const std::string epoch = message->words.size() > 1 ? message->words[1] : "?";
+    if (auto status = join_epoch(system, rank, RankId{settings.child_rank}, std::move(*message)); !status) {
+      // Another join follows when the core is started again; until then this rank has nothing to do.
+      log(LogLevel::warning, "join_failed", {{"epoch", epoch}, {"reason", status.error().message}});
+      control.send("unjoined " + epoch);
+    }
+  }
+}
+
+}  // namespace althing::actors

@@ -1,0 +1,97 @@
+// The shell around the scheduler core: it gives the core time and events, and carries out its effects. Everything impure lives here: clock, journal
+// file, handles of ranks and frontends, metrics. Each step in flight has its own pending entry with a deadline; each live request has one with its
+// frontend.
+#pragma once
+
+#include <caf/event_based_actor.hpp>
+#include <caf/stateful_actor.hpp>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "actors/journal_file.hpp"
+#include "actors/messages.hpp"
+#include "monitoring/metrics.hpp"
+#include "scheduler/core.hpp"
+
+namespace althing::actors {
+
+struct SchedulerOptions {
+  scheduler::CoreConfig core;
+  std::uint32_t ranks = 1;
+  std::chrono::milliseconds step_timeout{10'000};
+  std::string journal_path;  // "" for none
+  std::shared_ptr<monitoring::Metrics> metrics;
+  caf::actor monitor;  // may be null
+  // Membership needs attention: the epoch that can make no more progress, the ranks that are to blame (may be empty), the cause. Null when nobody can
+  // help: live requests then end with rank_lost.
+  std::function<void(std::uint64_t epoch, const std::vector<std::uint32_t>& ranks, const std::string& cause)> report_failure;
+  std::function<void(std::uint64_t epoch)> on_ready;  // a complete membership; may be null
+  std::function<void()> on_drained;                   // after a drain: nothing is live any more; may be null
+};
+
+class SchedulerShell {
+ public:
+  static inline const char* name = "scheduler";
+
+  // Errors: what Core::create and JournalFile::open say.
+  Status start(caf::event_based_actor* self, SchedulerOptions options);
+
+  void submit(SubmitRequest& request);
+  void cancel(CancelRequest& request);
+  void step_done(StepResult& result);
+  void step_failed(const StepFailed& failed);
+  void rank_ready(const RankReady& ready);
+  void rank_status(const RankStatus& status);
+  void membership_lost(const MembershipLost& lost);
+  void actor_down(const caf::actor_addr& source);
+  void drain();
+  void beat();
+  void probe();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Rank {
+    caf::actor actor;
+    std::uint64_t epoch = 0;
+    Clock::time_point progress;
+  };
+  struct Live {
+    caf::actor frontend;
+    Clock::time_point accepted;
+    std::uint32_t prompt_tokens = 0;
+    bool waiting = true;  // no step has held it yet
+  };
+  struct PendingStep {
+    Clock::time_point sent;
+    std::uint32_t tokens = 0;
+  };
+
+  void feed(const Event& event);
+  void perform(const Effect& effect);
+  void run_step(const StepPlan& plan);
+  void finish(const Finished& finished);
+  void lose_epoch(std::uint64_t epoch);
+  void fail(std::uint64_t epoch, const std::vector<std::uint32_t>& ranks, const std::string& cause);
+  std::uint64_t now_ms() const;
+
+  caf::event_based_actor* self_ = nullptr;
+  SchedulerOptions options_;
+  std::unique_ptr<scheduler::Core> core_;
+  std::unique_ptr<JournalFile> journal_;
+  Clock::time_point started_;
+  std::vector<Rank> ranks_;
+  std::uint64_t epoch_ = 0;    // of the newest membership seen
+  bool epoch_usable_ = false;  // complete and not lost
+  std::unordered_map<RequestId, Live> live_;
+  std::map<std::uint64_t, PendingStep> pending_steps_;  // by step
+  bool drained_told_ = false;
+};
+
+caf::behavior scheduler_actor(caf::stateful_actor<SchedulerShell>* self, SchedulerOptions options);
+
+}  // namespace althing::actors

@@ -1,0 +1,69 @@
+// The flags of `serve`: see the header. Each may also come from ALTHING_<NAME> or from the file given with --config.
+#include "actors/settings.hpp"
+
+#include <CLI/CLI.hpp>
+
+namespace althing::actors {
+namespace {
+
+std::string environment_name(std::string flag) {
+  std::string name = "ALTHING_";
+  for (const char c : flag) name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+template <class T>
+CLI::Option* option(CLI::App& app, const std::string& flag, T& value, const std::string& help) {
+  return app.add_option("--" + flag, value, help)
+      ->capture_default_str()
+      ->envname(environment_name(flag))
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+}  // namespace
+
+void add_log_options(CLI::App& app, LogSettings& settings) {
+  option(app, "log-level", settings.level, "debug, info, warning, error or off");
+  app.add_flag("--log-json", settings.json, "log as JSON lines")->envname("ALTHING_LOG_JSON");
+}
+
+void add_serve_options(CLI::App& app, ServeSettings& s) {
+  app.add_option("model", s.model, "folder with config.json, *.safetensors and tokenizer.json")->required();
+  option(app, "ranks", s.ranks, "processes that share the model: attention heads and experts are split over them");
+  option(app, "threads", s.threads, "threads of each rank (CPU backend)");
+  option(app, "bind", s.bind, "where clients connect; loopback only; port 0 picks a free one");
+  option(app, "metrics", s.metrics, "HOST:PORT of /metrics, /live and /ready; loopback only; empty for none");
+  option(app, "kv-mib", s.kv_mib, "memory for the KV cache of each rank, in MiB");
+  option(app, "context", s.limits.context_tokens_max, "most tokens of prompt and completion together; 0: what the model allows");
+  option(app, "rows", s.limits.rows_max, "most sequences in one step");
+  option(app, "step-tokens", s.limits.step_tokens_max, "most tokens in one step");
+  option(app, "prefill-chunk", s.limits.prefill_chunk_max, "most prompt tokens of one sequence in one step");
+  option(app, "sequences", s.limits.sequences_max, "most requests accepted and not finished");
+  option(app, "completion", s.limits.completion_tokens_max, "completion tokens of a request that does not say");
+  option(app, "client-silence-ms", s.limits.session_silence_ms_max, "a client that sends nothing for this long is gone");
+  option(app, "credit-stall-ms", s.limits.credit_stall_ms_max, "a stream without credit for this long is cancelled");
+  option(app, "client-buffer-bytes", s.limits.session_buffer_bytes_max, "unread bytes of one client before it is cancelled");
+  option(app, "step-timeout-ms", s.step_timeout_ms, "a step that takes longer makes its slow ranks start again");
+  option(app, "drain-seconds", s.drain_seconds, "after SIGTERM, running requests get this long");
+  option(app, "restarts-max", s.restarts_max, "child deaths within a minute before the server gives up");
+  option(app, "journal", s.journal, "write every scheduler event to this file (0600, prompts included)");
+  option(app, "ready-file", s.ready_file, "write endpoints as JSON to this file once serving");
+  app.add_flag("--in-process", s.in_process, "ranks as threads of one process, without a supervisor (for tests)")->envname("ALTHING_IN_PROCESS");
+  add_log_options(app, s.log);
+  app.set_config("--config", "", "settings file in TOML; flags and environment win over it");
+  app.add_option("--child", s.child)->group("")->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("--child-rank", s.child_rank)->group("")->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+Status check(const ServeSettings& s) {
+  if (auto level = log_level_of(s.log.level); !level) return level.error();
+  if (s.threads == 0 || s.threads > 256)
+    return Error{ErrorCode::invalid_argument, "--threads is " + std::to_string(s.threads) + "; use 1 to 256", "threads"};
+  if (s.kv_mib == 0 || s.kv_mib > (1u << 24))
+    return Error{ErrorCode::invalid_argument, "--kv-mib is " + std::to_string(s.kv_mib) + "; use 1 to 16777216", "kv-mib"};
+  if (s.step_timeout_ms < 100)
+    return Error{ErrorCode::invalid_argument, "--step-timeout-ms is " + std::to_string(s.step_timeout_ms) + "; use at least 100", "step-timeout-ms"};
+  return check_limits(s.limits);
+}
+
+}  // namespace althing::actors

@@ -1,0 +1,46 @@
+// What `althing serve` can be told: flags over environment (ALTHING_…) over a TOML file. One struct, filled once, passed down.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <cstdint>
+#include <string>
+
+#include "actors/logging.hpp"
+#include "scheduler/vocabulary/limits.hpp"
+
+namespace althing::actors {
+
+struct LogSettings {
+  std::string level = "info";
+  bool json = false;
+};
+
+struct ServeSettings {
+  std::string model;
+  std::uint32_t ranks = 1;
+  std::uint32_t threads = 1;  // a rank
+  std::string bind = "tcp://127.0.0.1:4550";
+  std::string metrics = "127.0.0.1:9464";  // "" for none
+  std::uint64_t kv_mib = 256;              // a rank
+  Limits limits;
+  std::uint32_t step_timeout_ms = 10'000;
+  std::uint32_t drain_seconds = 10;
+  std::uint32_t restarts_max = 10;  // child deaths within a minute before giving up
+  std::string journal;              // "" for none
+  std::string ready_file;           // "" for none
+  bool in_process = false;
+  LogSettings log;
+
+  // Set by the supervisor for its children only.
+  std::string child;  // "", "core" or "rank"
+  std::uint32_t child_rank = 0;
+};
+
+// Adds the flags to a (sub)command. REQUIRES: `settings` outlives the parse.
+void add_serve_options(CLI::App& app, ServeSettings& settings);
+void add_log_options(CLI::App& app, LogSettings& settings);
+
+// Bounds that flags may have broken. Errors: invalid_argument.
+Status check(const ServeSettings& settings);
+
+}  // namespace althing::actors
