@@ -47,8 +47,8 @@ LIBRARIES = {
 # The operating system's C headers, which scheduler/ may not use either.
 SYSTEM_STARTS = ("sys/", "linux/", "arpa/", "netinet/", "asm/")
 SYSTEM = {
-    "dirent.h", "dlfcn.h", "fcntl.h", "immintrin.h", "netdb.h", "poll.h", "pthread.h", "pty.h", "sched.h", "signal.h", "spawn.h", "syscall.h",
-    "termios.h", "unistd.h",
+    "dirent.h", "dlfcn.h", "fcntl.h", "immintrin.h", "netdb.h", "poll.h", "pthread.h", "pty.h", "sched.h", "signal.h", "spawn.h", "stdlib.h",
+    "syscall.h", "termios.h", "unistd.h",
 }
 
 # Standard headers that would let the world into the scheduler core.

@@ -72,7 +72,7 @@ class Source:
     @property
     def is_table(self):
         """Generated tables of numbers, which may be as long as they are."""
-        return self.stem.endswith("_table")
+        return self.stem.endswith("_table") and "enerated by" in self.lines[0]
 
     def is_below(self, *folders):
         return any(self.path.startswith(folder + "/") for folder in folders)
