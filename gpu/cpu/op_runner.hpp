@@ -1,0 +1,81 @@
+// Runs one step's ops in order on one rank. An op reads and writes the buffers that its comment in ops/ops.hpp names; work inside an op is
+// shared out over the pool in pieces that write disjoint memory. The only calls that wait for other ranks are in reduce_add_norm and logits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gpu/comm/communicator.hpp"
+#include "gpu/cpu/buffers.hpp"
+#include "gpu/cpu/kv_cache.hpp"
+#include "gpu/cpu/thread_pool.hpp"
+#include "gpu/executor.hpp"
+#include "gpu/ops/ops.hpp"
+
+namespace althing::gpu::cpu {
+
+struct StepToken {
+  std::uint32_t position = 0;
+  TokenId id = 0;
+  const std::vector<std::vector<PageId>>* pages = nullptr;  // the row's tables, by group
+};
+
+// One step as the ops see it.
+struct StepBatch {
+  std::vector<StepToken> tokens;
+  std::vector<std::uint32_t> sampled;  // indexes into `tokens`, ascending
+  std::vector<float> logits;           // (tokens whose logits are computed, vocabulary), after the logits op
+  bool all_logits = false;             // logits of every token, not of sampled ones only
+};
+
+class OpRunner {
+ public:
+  // All references outlive the runner.
+  OpRunner(const Program& program, const KvCache& cache, Buffers& buffers, ThreadPool& pool, const Observer& observer, ExpertCounts& counts);
+
+  // False when the communicator was aborted or timed out. vocabulary_parts: rows of the head by rank.
+  bool run(StepBatch& batch, Communicator& communicator, std::span<const std::uint32_t> vocabulary_parts);
+
+ private:
+  struct Step {
+    StepBatch& batch;
+    Communicator& communicator;
+    std::span<const std::uint32_t> vocabulary_parts;
+    std::uint32_t tokens() const { return static_cast<std::uint32_t>(batch.tokens.size()); }
+  };
+
+  bool run(const EmbedOp& op, Step& step);
+  bool run(const NormOp& op, Step& step);
+  bool run(const QkvOp& op, Step& step);
+  bool run(const AttentionOp& op, Step& step);
+  bool run(const AttnOutOp& op, Step& step);
+  bool run(const ReduceAddNormOp& op, Step& step);
+  bool run(const RouteOp& op, Step& step);
+  bool run(const GatherOp& op, Step& step);
+  bool run(const ExpertsOp& op, Step& step);
+  bool run(const CombineOp& op, Step& step);
+  bool run(const LogitsOp& op, Step& step);
+  bool run(const SampleOp& op, Step& step);
+
+  bool gather_logits(std::span<const float> mine, std::uint32_t count, Step& step);
+  void fill_rotation(const Step& step);
+  void linear(const Matrix& matrix, const Vector& bias, const Rows& inputs, const Rows& outputs, std::uint32_t tokens);
+  void gate_up_block(const ExpertsOp& op, std::uint32_t slot, std::uint32_t block, std::uint32_t thread);
+  void down_block(const ExpertsOp& op, std::uint32_t slot, std::uint32_t block, std::uint32_t thread);
+  void combine_token(std::uint32_t token, std::uint32_t tokens);
+  void add_combined(std::uint32_t token, std::uint32_t tokens);
+  void show(const std::function<void(std::uint32_t, std::span<const float>)>& watcher, std::uint32_t layer, Rows& rows, std::uint32_t tokens);
+  float* scratch(std::uint32_t thread) { return b_.scratch[thread].data(); }
+
+  const Program& program_;
+  const KvCache& cache_;
+  Buffers& b_;
+  ThreadPool& pool_;
+  const Observer& observer_;
+  ExpertCounts& counts_;
+  std::vector<std::uint32_t> slot_of_;  // by expert, of the layer at hand
+  std::vector<std::uint32_t> active_;   // slots with tokens
+};
+
+}  // namespace althing::gpu::cpu

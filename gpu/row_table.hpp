@@ -1,0 +1,73 @@
+// What a rank remembers between steps: which request holds which row, its sampling, its page tables and its last draw. A plan is checked whole
+// against these before anything changes, so a refused plan leaves no trace. Page tables are names only; memory belongs to the backend.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "scheduler/vocabulary/errors.hpp"
+#include "scheduler/vocabulary/kv_layout.hpp"
+#include "scheduler/vocabulary/limits.hpp"
+#include "scheduler/vocabulary/plan.hpp"
+
+namespace althing::gpu {
+
+inline constexpr PageId no_page{0xffff'ffffu};
+
+struct RowState {
+  bool occupied = false;
+  RequestId request;
+  SamplingParameters sampling;
+  std::vector<std::vector<PageId>> pages;  // by group; no_page where a window group never had one
+  bool started = false;                    // has computed tokens on this rank
+  std::uint32_t length = 0;                // positions below it are in the KV cache
+  bool drawn = false;
+  std::uint32_t drawn_position = 0;
+  TokenId drawn_token = 0;
+};
+
+class RowTable {
+ public:
+  struct Bounds {
+    KvLayout kv;
+    std::uint32_t rows_max = 0;
+    std::uint32_t step_tokens_max = 0;
+    std::uint32_t context_tokens_max = 0;
+    std::uint32_t vocabulary = 0;
+  };
+  // Rows as they will be, for the rows that the plan touches.
+  struct Staged {
+    bool snapshot = false;
+    std::map<std::uint32_t, RowState> rows;
+  };
+
+  explicit RowTable(Bounds bounds);
+
+  // invalid_argument names what does not fit: epoch, base, row, page, position, count or token.
+  Result<Staged> check(const StepPlan& plan) const;
+  void commit(const StepPlan& plan, Staged staged);
+  // The step was not computed to its end: rows are unknown until a snapshot.
+  void lose();
+
+  RowState& at(RowIndex row) { return rows_[row.value]; }
+  const RowState& at(RowIndex row) const { return rows_[row.value]; }
+
+ private:
+  Status check_base(const StepPlan& plan) const;
+  Status stage_rows(const StepPlan& plan, Staged& staged) const;
+  Status stage_pages(const StepPlan& plan, Staged& staged) const;
+  Status check_work(const StepPlan& plan, const Staged& staged) const;
+  Status check_item(const RowWork& work, const RowState& row) const;
+  Status check_written_pages(const StepPlan& plan, const Staged& staged) const;
+  const RowState& staged_row(const Staged& staged, RowIndex row) const;
+
+  Bounds bounds_;
+  std::vector<RowState> rows_;
+  const RowState vacant_;
+  bool known_ = false;  // rows stand as after step_ of epoch_
+  StepId step_;
+  EpochId epoch_;
+};
+
+}  // namespace althing::gpu

@@ -1,0 +1,108 @@
+// See the header. Candidates are sorted only as far as the filters need: a full sort of 200,000 logits a row would cost more than the head.
+#include "gpu/sampling.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace althing::gpu {
+namespace {
+
+// The finalizer of SplitMix64: a bijection whose outputs over a counter pass the usual test batteries.
+std::uint64_t mix(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+constexpr std::uint64_t golden = 0x9e3779b97f4a7c15u;
+
+struct Candidate {
+  float logit;
+  TokenId token;
+};
+// Most likely first; the smaller id first among equals, so that every filter is a prefix of one total order.
+bool before(const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.token < b.token; }
+
+bool all_finite(std::span<const float> logits) {
+  bool finite = true;
+  for (const float value : logits) finite &= std::isfinite(value);
+  return finite;
+}
+
+TokenId argmax(std::span<const float> logits) {
+  TokenId best = 0;
+  for (TokenId token = 1; token < logits.size(); ++token)
+    if (logits[token] > logits[best]) best = token;
+  return best;
+}
+
+// Sorts the first `count` of the total order to the front.
+void sort_front(std::vector<Candidate>& all, std::size_t count) {
+  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count), all.end(), before);
+}
+
+// The smallest prefix whose probability reaches top_p of the total. Summed in the total order, in double.
+void keep_top_p(std::vector<Candidate>& kept, double top_p, double temperature, float highest) {
+  const auto weight = [&](const Candidate& c) { return std::exp((double{c.logit} - highest) / temperature); };
+  double total = 0;
+  for (const Candidate& c : kept) total += weight(c);
+  std::size_t sorted = 0;
+  double sum = 0;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    if (i == sorted) {
+      sorted = std::min(kept.size(), std::max<std::size_t>(256, sorted * 8));
+      sort_front(kept, sorted);
+    }
+    sum += weight(kept[i]);
+    if (sum >= top_p * total) {
+      kept.resize(i + 1);
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+std::uint64_t draw_key(std::uint64_t seed, std::uint32_t choice, std::uint32_t position) {
+  return mix(mix(seed + golden) ^ ((std::uint64_t{choice} << 32) | position));
+}
+std::uint64_t noise_bits(std::uint64_t key, TokenId token) { return mix(key + golden * (std::uint64_t{token} + 1)); }
+double gumbel(std::uint64_t bits) {
+  const double uniform = (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
+  return -std::log(-std::log(uniform));
+}
+
+std::optional<TokenId> draw(std::span<const float> logits, const SamplingParameters& parameters, std::uint32_t position) {
+  if (!all_finite(logits)) return std::nullopt;
+  const TokenId best = argmax(logits);
+  if (parameters.temperature == 0.0F) return best;
+  const double temperature = parameters.temperature;
+  const float highest = logits[best];
+
+  // min-p is relative to the most likely token, which no earlier filter removes, so it can go first and make the rest cheap; top-p then needs
+  // the total of what top-k alone leaves, so it only runs first when top-p is off.
+  std::vector<Candidate> kept;
+  const double floor = parameters.min_p > 0.0F ? double{highest} + temperature * std::log(double{parameters.min_p}) : -INFINITY;
+  const bool whole = parameters.top_p < 1.0F;
+  for (TokenId token = 0; token < logits.size(); ++token)
+    if (whole || logits[token] >= floor) kept.push_back({logits[token], token});
+  if (parameters.top_k != 0 && parameters.top_k < kept.size()) {
+    std::nth_element(kept.begin(), kept.begin() + parameters.top_k, kept.end(), before);
+    kept.resize(parameters.top_k);
+    // nth_element leaves an unspecified order; sums below must not depend on it.
+    std::sort(kept.begin(), kept.end(), before);
+  }
+  if (whole) keep_top_p(kept, parameters.top_p, temperature, highest);
+
+  const std::uint64_t key = draw_key(parameters.seed, parameters.choice, position);
+  TokenId chosen = best;
+  double score = -INFINITY;
+  for (const Candidate& c : kept) {
+    if (c.logit < floor) continue;
+    const double mine = c.logit / temperature + gumbel(noise_bits(key, c.token));
+    if (mine > score || (mine == score && c.token < chosen)) chosen = c.token, score = mine;
+  }
+  return chosen;
+}
+
+}  // namespace althing::gpu
