@@ -41,7 +41,7 @@ class KvCache {
 
  private:
   struct Unmap {
-    std::size_t bytes = 0;
+    std::size_t bytes;
     void operator()(float* pages) const;
   };
   std::size_t head_floats(const LayerPlace& place) const { return std::size_t{2} * shape_.head_dim * place.tokens_per_page; }
@@ -50,7 +50,7 @@ class KvCache {
   std::size_t page_floats_ = 0;
   std::uint64_t bytes_ = 0;
   std::vector<LayerPlace> places_;
-  std::unique_ptr<float[], Unmap> pages_;
+  std::unique_ptr<float[], Unmap> pages_{nullptr, Unmap{0}};
 };
 
 }  // namespace althing::gpu::cpu

@@ -1,0 +1,149 @@
+// All ranks of a model in one process, for tests: executors on threads with a shared segment between them, and a tiny stand-in for the scheduler
+// that gives rows pages in a scattered order. Every rank must answer alike; a difference is a failure of the step.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpu/comm/shared_memory_communicator.hpp"
+#include "gpu/comm/solo_communicator.hpp"
+#include "gpu/executor.hpp"
+#include "scheduler/placement.hpp"
+
+namespace althing::tests {
+
+inline ModelShape shape_of(const gpu::DecoderSpec& spec) { return {spec.query_heads, spec.kv_heads, spec.experts, spec.vocabulary}; }
+
+struct EngineOptions {
+  std::uint32_t ranks = 1;
+  std::uint32_t threads = 1;
+  std::uint32_t rows_max = 8;
+  std::uint32_t step_tokens_max = 512;
+  std::uint32_t context_tokens_max = 512;
+  std::uint32_t page_seed = 1;  // order in which free pages are handed out
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> create(std::shared_ptr<const gpu::Model> model, const EngineOptions& options) {
+    auto engine = std::unique_ptr<Engine>(new Engine);
+    auto placements = scheduler::place(options.ranks, shape_of(model->spec));
+    if (!placements) return placements.error();
+    const std::uint32_t context = std::min(options.context_tokens_max, model->spec.context_tokens_max);
+    // Grow the pool until every row can have all its pages in every group at once: window pages are not given back here.
+    auto layout = gpu::kv_layout(model->spec, *placements, std::uint64_t{1} << 30, context);
+    if (!layout) return layout.error();
+    std::uint32_t pages = 0;
+    for (const KvGroup& group : layout->groups) pages += (context + group.tokens_per_page - 1) / group.tokens_per_page;
+    layout->page_count = pages * options.rows_max;
+    engine->layout_ = *layout;
+    engine->context_ = context;
+    gpu::ExecutorConfig config;
+    config.kv = *layout;
+    config.threads = options.threads;
+    config.limits.rows_max = options.rows_max;
+    config.limits.step_tokens_max = options.step_tokens_max;
+    config.limits.context_tokens_max = context;
+    for (const RankPlacement& placement : *placements) {
+      config.placement = placement;
+      auto executor = gpu::Executor::create(model, config);
+      if (!executor) return executor.error();
+      engine->executors_.push_back(std::move(*executor));
+    }
+    for (std::uint32_t p = 0; p < layout->page_count; ++p) engine->free_pages_.push_back(PageId{p});
+    std::shuffle(engine->free_pages_.begin(), engine->free_pages_.end(), std::mt19937(options.page_seed));
+    if (auto status = engine->enter_epoch(1); !status) return status.error();
+    return engine;
+  }
+
+  Status enter_epoch(std::uint64_t epoch) {
+    communicators_.clear();
+    epoch_ = EpochId{epoch};
+    step_ = 0;
+    snapshot_ = true;
+    if (executors_.size() == 1) {
+      communicators_.push_back(gpu::solo_communicator(epoch_));
+      return Ok{};
+    }
+    auto segment = gpu::SharedSegment::create(static_cast<std::uint32_t>(executors_.size()), epoch_);
+    if (!segment) return segment.error();
+    for (std::uint32_t r = 0; r < executors_.size(); ++r) communicators_.push_back(segment->join(RankId{r}, std::chrono::seconds{60}));
+    return Ok{};
+  }
+
+  gpu::Executor& executor(std::size_t rank) { return *executors_[rank]; }
+  gpu::Communicator& communicator(std::size_t rank) { return *communicators_[rank]; }
+  std::size_t ranks() const { return executors_.size(); }
+  const KvLayout& layout() const { return layout_; }
+  EpochId epoch() const { return epoch_; }
+
+  // A plan on top of the last one; callers fill it.
+  StepPlan next_plan() {
+    StepPlan plan;
+    plan.epoch = epoch_;
+    plan.snapshot = snapshot_;
+    plan.base = StepId{step_};
+    plan.step = StepId{step_ + 1};
+    return plan;
+  }
+
+  // Sets `row` in `plan` with pages for `tokens` positions in every group.
+  void admit(StepPlan& plan, std::uint32_t row, std::uint64_t request, const SamplingParameters& sampling, std::uint32_t tokens) {
+    plan.set.push_back({RowIndex{row}, RequestId{request}, sampling});
+    for (std::uint32_t g = 0; g < layout_.groups.size(); ++g) {
+      const std::uint32_t count = (tokens + layout_.groups[g].tokens_per_page - 1) / layout_.groups[g].tokens_per_page;
+      PageGrant grant{RowIndex{row}, g, 0, {}};
+      for (std::uint32_t i = 0; i < count; ++i) {
+        grant.pages.push_back(free_pages_.back());
+        free_pages_.pop_back();
+      }
+      plan.pages.push_back(std::move(grant));
+    }
+  }
+
+  // Runs the plan on all ranks. The first rank's answer, or an error when ranks disagree.
+  Result<StepResult> run(const StepPlan& plan) {
+    std::vector<Result<StepResult>> results(executors_.size(), Error{});
+    if (executors_.size() == 1) {
+      results[0] = executors_[0]->run(plan, *communicators_[0]);
+    } else {
+      std::vector<std::thread> threads;
+      for (std::size_t r = 0; r < executors_.size(); ++r) threads.emplace_back([&, r] { results[r] = executors_[r]->run(plan, *communicators_[r]); });
+      for (auto& thread : threads) thread.join();
+    }
+    for (auto& result : results)
+      if (!result) return result.error();
+    for (auto& result : results)
+      if (!(*result == *results[0])) return Error{ErrorCode::internal, "ranks drew different tokens", {}};
+    step_ = plan.step.value;
+    snapshot_ = false;
+    return results[0];
+  }
+
+ private:
+  Engine() = default;
+
+  KvLayout layout_;
+  std::uint32_t context_ = 0;
+  std::vector<std::unique_ptr<gpu::Executor>> executors_;
+  std::vector<std::unique_ptr<gpu::Communicator>> communicators_;
+  std::vector<PageId> free_pages_;
+  EpochId epoch_;
+  std::uint64_t step_ = 0;
+  bool snapshot_ = true;
+};
+
+inline RowWork prompt_work(std::uint32_t row, std::uint32_t start, std::span<const TokenId> tokens, bool sample) {
+  return {RowIndex{row}, start, static_cast<std::uint32_t>(tokens.size()), {tokens.begin(), tokens.end()}, sample};
+}
+// One token: the one that the ranks drew themselves.
+inline RowWork decode_work(std::uint32_t row, std::uint32_t position) { return {RowIndex{row}, position, 1, {}, true}; }
+
+}  // namespace althing::tests

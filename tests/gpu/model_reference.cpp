@@ -1,0 +1,217 @@
+// Compares the CPU backend with what transformers computed in float32 for small gpt-oss checkpoints: hidden states of every layer, router logits,
+// logits (relative error in the Frobenius norm) and greedy tokens; for several rank counts and prompt chunkings. Chunkings of one layout
+// must agree to the last bit. Arguments: folders with reference.safetensors and model folders (mxfp4, bf16); default: those in the tree.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpu/models/gpt_oss.hpp"
+#include "gpu/weights/checkpoint.hpp"
+#include "tests/gpu/engine.hpp"
+#include "tests/support/verdict.hpp"
+
+namespace althing::tests {
+namespace {
+
+constexpr double tolerance = 1e-4;
+
+struct Reference {
+  std::vector<TokenId> tokens, greedy;
+  std::vector<float> logits, hidden, router_logits;
+};
+
+template <class From, class To>
+bool read(const gpu::Checkpoint& file, const char* name, gpu::DType type, std::vector<To>& out) {
+  const gpu::TensorView* tensor = file.find(name);
+  if (tensor == nullptr || tensor->dtype != type) return false;
+  std::size_t count = 1;
+  for (const auto size : tensor->shape) count *= size;
+  out.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, tensor->data + i * sizeof value, sizeof value);
+    out[i] = static_cast<To>(value);
+  }
+  return true;
+}
+
+Result<Reference> read_reference(const std::filesystem::path& folder) {
+  auto file = gpu::Checkpoint::open_file(folder / "reference.safetensors");
+  if (!file) return file.error();
+  Reference r;
+  const bool whole = read<std::int64_t>(**file, "tokens", gpu::DType::i64, r.tokens) &&
+                     read<std::int64_t>(**file, "greedy", gpu::DType::i64, r.greedy) && read<float>(**file, "logits", gpu::DType::f32, r.logits) &&
+                     read<float>(**file, "hidden", gpu::DType::f32, r.hidden) &&
+                     read<float>(**file, "router_logits", gpu::DType::f32, r.router_logits);
+  if (!whole) return Error{ErrorCode::corrupt, "reference.safetensors lacks tokens, greedy, logits, hidden or router_logits", {}};
+  return r;
+}
+
+// What one run of the prompt and its greedy continuation gave.
+struct Run {
+  std::vector<std::vector<float>> hidden, router_logits;  // by layer, (tokens, …)
+  std::vector<float> logits;
+  std::vector<TokenId> greedy;
+};
+
+Result<Run> run_model(std::shared_ptr<const gpu::Model> model, const Reference& reference, std::uint32_t ranks, std::uint32_t chunk) {
+  EngineOptions options;
+  options.ranks = ranks;
+  options.threads = ranks == 1 ? 2 : 1;
+  options.page_seed = 17 * chunk + ranks;
+  auto engine = Engine::create(model, options);
+  if (!engine) return engine.error();
+
+  Run run;
+  run.hidden.resize(model->spec.layers.size() + 1);
+  run.router_logits.resize(model->spec.layers.size());
+  const auto watch = [&](bool keep) {
+    gpu::Observer first, others;
+    const auto append = [](std::vector<float>& to, std::span<const float> values) { to.insert(to.end(), values.begin(), values.end()); };
+    if (keep) {
+      first.hidden = [&run, append](std::uint32_t layer, std::span<const float> values) { append(run.hidden[layer], values); };
+      first.router_logits = [&run, append](std::uint32_t layer, std::span<const float> values) { append(run.router_logits[layer], values); };
+      first.logits = [&run, append](std::span<const float> values) { append(run.logits, values); };
+      others.logits = [](std::span<const float>) {};
+    }
+    for (std::size_t r = 0; r < (*engine)->ranks(); ++r) (*engine)->executor(r).observe(r == 0 ? first : others);
+  };
+
+  watch(true);
+  const std::uint32_t length = static_cast<std::uint32_t>(reference.tokens.size());
+  for (std::uint32_t at = 0; at < length; at += chunk) {
+    StepPlan plan = (*engine)->next_plan();
+    if (at == 0) (*engine)->admit(plan, 3, 42, {}, length + static_cast<std::uint32_t>(reference.greedy.size()));
+    const std::uint32_t size = std::min(chunk, length - at);
+    plan.work.push_back(prompt_work(3, at, std::span(reference.tokens).subspan(at, size), at + size == length));
+    auto result = (*engine)->run(plan);
+    if (!result) return result.error();
+    for (const DrawnToken& drawn : result->drawn) run.greedy.push_back(drawn.token);
+  }
+  watch(false);
+  while (run.greedy.size() < reference.greedy.size()) {
+    StepPlan plan = (*engine)->next_plan();
+    plan.work.push_back(decode_work(3, length + static_cast<std::uint32_t>(run.greedy.size()) - 1));
+    auto result = (*engine)->run(plan);
+    if (!result) return result.error();
+    run.greedy.push_back(result->drawn.at(0).token);
+  }
+  return run;
+}
+
+double relative_error(std::span<const float> ours, std::span<const float> theirs) {
+  if (ours.size() != theirs.size() || ours.empty()) return INFINITY;
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const double d = double{ours[i]} - double{theirs[i]};
+    difference += d * d;
+    norm += double{theirs[i]} * double{theirs[i]};
+  }
+  const double error = std::sqrt(difference / norm);
+  return std::isfinite(error) ? error : INFINITY;
+}
+
+struct Comparison {
+  double worst = 0;
+  std::string failures;
+
+  void error(const std::string& what, double value) {
+    worst = std::max(worst, value);
+    if (value > tolerance) failures += what + " differ by " + std::to_string(value) + " (at most " + std::to_string(tolerance) + "); ";
+  }
+};
+
+Comparison compare(const Run& run, const Reference& reference) {
+  Comparison c;
+  c.error("logits", relative_error(run.logits, reference.logits));
+  const auto layers = [&](const char* what, const std::vector<std::vector<float>>& ours, std::span<const float> theirs) {
+    const std::size_t size = theirs.size() / ours.size();
+    for (std::size_t layer = 0; layer < ours.size(); ++layer)
+      c.error(std::string(what) + " of layer " + std::to_string(layer), relative_error(ours[layer], theirs.subspan(layer * size, size)));
+  };
+  layers("hidden states", run.hidden, reference.hidden);
+  layers("router logits", run.router_logits, reference.router_logits);
+  if (run.greedy != reference.greedy) {
+    const auto at = std::mismatch(run.greedy.begin(), run.greedy.end(), reference.greedy.begin()).first - run.greedy.begin();
+    c.failures += "greedy token " + std::to_string(at) + " is " + std::to_string(run.greedy[static_cast<std::size_t>(at)]) + ", the reference has " +
+                  std::to_string(reference.greedy[static_cast<std::size_t>(at)]) + "; ";
+  }
+  return c;
+}
+
+bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// All chunkings of one layout; the first is the whole prompt and the measure of the others' bits.
+void check_layout(const std::string& name, std::shared_ptr<const gpu::Model> model, const Reference& reference, std::uint32_t ranks,
+                  Verdict& verdict) {
+  const std::uint32_t whole = static_cast<std::uint32_t>(reference.tokens.size());
+  Run first;
+  for (const std::uint32_t chunk : {whole, 1u, 7u, 32u}) {
+    const std::string title = name + ", " + std::to_string(ranks) + " ranks, chunks of " + std::to_string(chunk);
+    if (auto placements = scheduler::place(ranks, shape_of(model->spec)); !placements) {
+      verdict.skip(title, placements.error().message);
+      continue;
+    }
+    auto run = run_model(model, reference, ranks, chunk);
+    if (!run) {
+      verdict.fail(title, run.error().message);
+      continue;
+    }
+    Comparison c = compare(*run, reference);
+    if (chunk == whole) first = *run;
+    if (!equal_bits(run->logits, first.logits)) c.failures += "logits do not have the bits of the whole prompt; ";
+    if (!c.failures.empty()) {
+      verdict.fail(title, c.failures);
+      continue;
+    }
+    std::printf("passed %s: largest relative error %.2e\n", title.c_str(), c.worst);
+    verdict.pass();
+  }
+}
+
+void check_folder(const std::filesystem::path& folder, Verdict& verdict) {
+  auto reference = read_reference(folder);
+  if (!reference) return verdict.fail(folder.string(), reference.error().message);
+  std::vector<std::filesystem::path> models;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (std::filesystem::exists(entry.path() / "config.json")) models.push_back(entry.path());
+  std::sort(models.begin(), models.end());
+  if (models.empty()) verdict.fail(folder.string(), "it holds no model folder (one with config.json)");
+  for (const auto& path : models) {
+    const std::string name = folder.filename().string() + "/" + path.filename().string();
+    auto model = gpu::load_gpt_oss(path);
+    if (!model) {
+      verdict.fail(name, model.error().message);
+      continue;
+    }
+    for (const std::uint32_t ranks : {1u, 2u, 4u}) check_layout(name, *model, *reference, ranks, verdict);
+  }
+}
+
+}  // namespace
+}  // namespace althing::tests
+
+int main(int argc, char** argv) {
+  std::vector<std::filesystem::path> folders(argv + 1, argv + argc);
+  std::error_code ignored;
+  if (folders.empty())
+    for (const auto& entry : std::filesystem::directory_iterator(ALTHING_SOURCE_DIR "/tests/data/references", ignored))
+      if (std::filesystem::exists(entry.path() / "reference.safetensors")) folders.push_back(entry.path());
+  std::sort(folders.begin(), folders.end());
+  althing::tests::Verdict verdict;
+  for (const auto& folder : folders) {
+    if (std::filesystem::exists(folder / "reference.safetensors")) {
+      althing::tests::check_folder(folder, verdict);
+    } else {
+      verdict.fail(folder.string(), "it holds no reference.safetensors");
+    }
+  }
+  return verdict.close();
+}
