@@ -19,6 +19,8 @@ LOGS = ROOT / "build/logs"
 VENV = ROOT / "build/venv"
 CLOSING = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped\s*$", re.M)
 TAIL_LINES = 40
+# They read the sources and do not depend on the build.
+SOURCE_CHECKS = {"tidy", "tidy_test", "tools_test"}
 # CAF's library is not built for TSan and drowns it in false reports, so the actors are left out there.
 TSAN_TARGETS = ["scheduler_tests", "gpu_tests", "protocol_tests", "monitoring_tests"]
 SANITIZER_OPTIONS = {
@@ -31,14 +33,15 @@ SANITIZER_OPTIONS = {
 class Report:
     """Runs steps, keeps their logs, and sums what the runners counted."""
 
-    def __init__(self):
+    def __init__(self, logs=LOGS):
+        self.logs = logs
         self.rows = []  # (step, seconds, verdict)
         self.passed = self.failed = self.skipped = 0
-        LOGS.mkdir(parents=True, exist_ok=True)
+        logs.mkdir(parents=True, exist_ok=True)
 
     def run(self, step, command, timeout, counts=False, env=None):
         """Runs a command; True when it succeeded. `counts`: its closing line is part of the sum."""
-        log = LOGS / (re.sub(r"\W+", "-", step) + ".log")
+        log = self.logs / (re.sub(r"\W+", "-", step) + ".log")
         print(f"{step} …", flush=True)
         start = time.monotonic()
         code = run_logged(command, log, timeout, env)
@@ -49,7 +52,7 @@ class Report:
         self.rows.append((step, seconds, verdict))
         print(f"{step}: {verdict}, {seconds:.1f} s", flush=True)
         if not ok:
-            print(f"--- the last lines of {log.relative_to(ROOT)}:\n" + "\n".join(output.splitlines()[-TAIL_LINES:]) + "\n---", flush=True)
+            print(f"--- the last lines of {log}:\n" + "\n".join(output.splitlines()[-TAIL_LINES:]) + "\n---", flush=True)
         return ok
 
     def judge(self, code, counted, counts):
@@ -113,7 +116,7 @@ def build(report, preset, targets, jobs, settings=()):
 def registered_tests(preset):
     """[(name, command)] that CTest knows in a build."""
     listed = subprocess.run(["ctest", "--test-dir", f"build/{preset}", "--show-only=json-v1"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [(test["name"], test["command"]) for test in json.loads(listed.stdout)["tests"]]
+    return [(test["name"], test.get("command", ["not-built"])) for test in json.loads(listed.stdout)["tests"]]
 
 
 def run_tests(report, preset, tests):
@@ -142,9 +145,8 @@ def run_release(report, options):
 
 
 def run_sanitizers(report, options):
-    # The checks of the sources do not depend on the build.
     if build(report, "asan", [], options.jobs):
-        run_tests(report, "asan", [test for test in registered_tests("asan") if not test[0].startswith("tidy")])
+        run_tests(report, "asan", [test for test in registered_tests("asan") if test[0] not in SOURCE_CHECKS])
     if build(report, "tsan", TSAN_TARGETS, options.jobs):
         run_tests(report, "tsan", [(target, [f"build/tsan/tests/{target}"]) for target in TSAN_TARGETS])
 
