@@ -52,6 +52,7 @@ class CoreHarness {
     }
     if (core_->stats().ready != (epoch_ > lost_)) fail("ready when it should not be, or the other way round");
     for (const Effect& effect : effects_) judge(effect);
+    judge_ends_due(event);
     if (broken_.empty()) broken_ = core_->check_invariants();
     return effects_;
   }
@@ -81,6 +82,20 @@ class CoreHarness {
   EpochId epoch() const { return epoch_; }
   EpochId lost() const { return lost_; }
   std::size_t live() const { return live_; }
+
+  // What on() does with each effect.
+  void judge(const Effect& effect) {
+    if (const auto* run = std::get_if<RunStep>(&effect)) {
+      StepResult result;
+      if (auto broken = rank_.apply(run->plan, result); !broken.empty()) fail("step " + std::to_string(run->plan.step.value) + ": " + broken);
+      awaited_.push_back(std::move(result));
+      plans_.push_back(run->plan);
+    } else if (const auto* drawn = std::get_if<TokensDrawn>(&effect)) {
+      judge_tokens(*drawn);
+    } else if (const auto* finished = std::get_if<Finished>(&effect)) {
+      judge_end(*finished);
+    }
+  }
 
  private:
   // The core takes a result by step and epoch; what it says is another matter.
@@ -115,16 +130,15 @@ class CoreHarness {
     ++live_;
   }
 
-  void judge(const Effect& effect) {
-    if (const auto* run = std::get_if<RunStep>(&effect)) {
-      StepResult result;
-      if (auto broken = rank_.apply(run->plan, result); !broken.empty()) fail("step " + std::to_string(run->plan.step.value) + ": " + broken);
-      awaited_.push_back(std::move(result));
-      plans_.push_back(run->plan);
-    } else if (const auto* drawn = std::get_if<TokensDrawn>(&effect)) {
-      judge_tokens(*drawn);
-    } else if (const auto* finished = std::get_if<Finished>(&effect)) {
-      judge_end(*finished);
+  // A cancellation or a deadline takes effect in the very event that brings it.
+  void judge_ends_due(const Event& event) {
+    if (const auto* cancelled = std::get_if<Cancelled>(&event)) {
+      const auto found = streams_.find(cancelled->request);
+      if (found != streams_.end() && !found->second.finished) fail("a cancelled request lives on");
+    } else if (const auto* ticked = std::get_if<Ticked>(&event)) {
+      for (const auto& [request, stream] : streams_)
+        if (!stream.finished && stream.submitted.deadline_ms != 0 && stream.submitted.deadline_ms <= ticked->now_ms)
+          fail("request " + std::to_string(request.value) + " outlives its deadline");
     }
   }
 

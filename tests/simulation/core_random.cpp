@@ -1,12 +1,14 @@
 // Random but legal lives of the scheduler core: submissions, cancellations, clocks, results, lost and new memberships, drains, and ranks that
 // answer nonsense, over tiny pools and odd limits that differ by seed. Every event is judged (core_harness.hpp); then faults stop and everything
 // must come to its end, with the pool back at its baseline. A failure prints the seed that repeats it.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <string>
 
+#include "scheduler/journal.hpp"
 #include "tests/scheduler/core_harness.hpp"
 #include "tests/support/verdict.hpp"
 
@@ -46,7 +48,13 @@ scheduler::CoreConfig random_config(Dice& dice) {
     config.kv.groups.push_back(group);
   }
   config.kv.page_bytes = 64;
-  config.kv.page_count = groups + dice.between(0, dice.one_in(2) ? 12 : 80);
+  // From "one long request is too much" over "one fits exactly" to "a few fit"; room for all would never preempt.
+  std::uint32_t one_request = 0;
+  for (const KvGroup& group : config.kv.groups) {
+    const std::uint32_t tokens = group.window == 0 ? l.context_tokens_max : std::min(l.context_tokens_max, group.window + group.tokens_per_page);
+    one_request += tokens / group.tokens_per_page + 1;
+  }
+  config.kv.page_count = std::max(groups, one_request / 2 + dice.between(0, one_request * dice.between(1, 3)));
   return config;
 }
 
@@ -75,14 +83,22 @@ Faults random_faults(Dice& dice) {
 class Life {
  public:
   Life(std::uint64_t seed, std::uint32_t events)
-      : dice_(seed), events_(events), config_(random_config(dice_)), faults_(random_faults(dice_)), harness_(config_) {}
+      : dice_(seed), events_(events), config_(random_config(dice_)), faults_(random_faults(dice_)), harness_(config_) {
+    // The twin lives on the journal alone.
+    const auto config = scheduler::from_config_line(scheduler::to_config_line(config_));
+    auto twin = config.ok() ? scheduler::Core::create(*config) : Result<std::unique_ptr<scheduler::Core>>(config.error());
+    if (twin.ok())
+      twin_ = std::move(*twin);
+    else
+      replay_broken_ = twin.error().message;
+  }
 
   // Empty, or what went wrong and when.
   std::string run() {
-    for (; event_ < events_ && harness_.broken().empty(); ++event_) step();
-    for (; harness_.broken().empty() && harness_.live() > 0 && event_ < events_ + events_to_end_max; ++event_) step_to_end();
-    harness_.deliver_all();
-    if (!harness_.broken().empty()) return where() + harness_.broken();
+    for (; event_ < events_ && broken().empty(); ++event_) step();
+    for (; broken().empty() && harness_.live() > 0 && event_ < events_ + events_to_end_max; ++event_) step_to_end();
+    while (broken().empty() && harness_.awaited() > 0) deliver();
+    if (!broken().empty()) return where() + broken();
     if (harness_.live() > 0) return where() + std::to_string(harness_.live()) + " requests never end";
     const auto stats = harness_.stats();
     if (stats.pages_used != 0) return where() + std::to_string(stats.pages_used) + " pages are not back";
@@ -96,6 +112,23 @@ class Life {
  private:
   static constexpr std::uint32_t events_to_end_max = 200'000;
 
+  const std::string& broken() const { return harness_.broken().empty() ? replay_broken_ : harness_.broken(); }
+
+  void on(const Event& event) {
+    const auto& effects = harness_.on(event);
+    const std::string line = scheduler::to_line(event);
+    const auto again = scheduler::from_line(line);
+    if (!again.ok()) {
+      replay_broken_ = "the journal does not read its own line: " + again.error().message;
+      return;
+    }
+    const auto replayed = twin_->on(*again);
+    if (!std::equal(effects.begin(), effects.end(), replayed.begin(), replayed.end()))
+      replay_broken_ = "the journal replays to other effects: " + line.substr(0, 200);
+  }
+
+  void deliver() { on(StepDone{StepResult(harness_.next_result())}); }
+
   std::string where() const { return "event " + std::to_string(event_) + ": "; }
 
   void step() {
@@ -103,20 +136,20 @@ class Life {
     if (dice_.one_in(faults_.lose)) return lose();
     if (dice_.one_in(faults_.replace)) return replace();
     if (dice_.one_in(faults_.zombie) && !harness_.voided().empty()) return zombie();
-    if (dice_.one_in(faults_.drain)) return void(harness_.on(DrainStarted{}));
+    if (dice_.one_in(faults_.drain)) return void(on(DrainStarted{}));
     if (dice_.one_in(faults_.submit)) return submit();
-    if (dice_.one_in(6)) return void(harness_.on(Ticked{now_ += dice_.between(0, 20)}));
+    if (dice_.one_in(6)) return void(on(Ticked{now_ += dice_.between(0, 20)}));
     if (!harness_.stats().ready) return dice_.one_in(3) ? replace() : submit();
     if (harness_.awaited() == 0) return submit();
-    if (dice_.one_in(faults_.delay)) return void(harness_.on(Ticked{now_}));
+    if (dice_.one_in(faults_.delay)) return void(on(Ticked{now_}));
     if (dice_.one_in(faults_.spoil)) return spoil();
-    harness_.deliver();
+    deliver();
   }
 
   void step_to_end() {
     if (!harness_.stats().ready) return replace();
-    if (harness_.awaited() == 0) return void(harness_.on(Ticked{++now_}));
-    harness_.deliver();
+    if (harness_.awaited() == 0) return void(on(Ticked{++now_}));
+    deliver();
   }
 
   void submit() {
@@ -131,7 +164,7 @@ class Life {
     for (std::uint32_t i = dice_.between(0, 2); i > 0; --i) s.sampling.stop_tokens.push_back(dice_.between(0, config_.vocabulary - 1));
     if (dice_.one_in(faults_.deadline)) s.deadline_ms = now_ + dice_.between(0, 200);
     if (dice_.one_in(faults_.invalid)) make_invalid(s);
-    harness_.on(s);
+    on(s);
   }
 
   void make_invalid(Submitted& s) {
@@ -161,24 +194,24 @@ class Life {
     harness_.expect_refused(s.request);
   }
 
-  void cancel() { harness_.on(Cancelled{RequestId{dice_.between(1, next_request_ + 2)}, Error{ErrorCode::cancelled, "the client left", {}}}); }
+  void cancel() { on(Cancelled{RequestId{dice_.between(1, next_request_ + 2)}, Error{ErrorCode::cancelled, "the client left", {}}}); }
 
   // Now and then the news is old, or about a membership that never was ready.
   void lose() {
     const std::uint64_t epoch = harness_.epoch().value;
-    harness_.on(RanksLost{EpochId{dice_.one_in(4) ? dice_.between(0, epoch + 1) : epoch}});
+    on(RanksLost{EpochId{dice_.one_in(4) ? dice_.between(0, epoch + 1) : epoch}});
   }
 
   void replace() {
     const std::uint64_t known = std::max(harness_.epoch().value, harness_.lost().value);
     const bool old_news = dice_.one_in(5) && event_ < events_;
-    harness_.on(RanksReady{EpochId{old_news ? dice_.between(0, known) : known + dice_.between(1, 3)}});
+    on(RanksReady{EpochId{old_news ? dice_.between(0, known) : known + dice_.between(1, 3)}});
   }
 
   // A rank of an epoch that is over answers after all.
   void zombie() {
     const auto& old = harness_.voided();
-    harness_.on(StepDone{StepResult(old[dice_.bits() % old.size()])});
+    on(StepDone{StepResult(old[dice_.bits() % old.size()])});
   }
 
   // A rank answers nonsense to the step in hand.
@@ -212,7 +245,7 @@ class Life {
       default:
         result.epoch = EpochId{result.epoch.value + dice_.between(1, 3)};
     }
-    harness_.on(StepDone{std::move(result)});
+    on(StepDone{std::move(result)});
   }
 
   Dice dice_;
@@ -221,6 +254,8 @@ class Life {
   scheduler::CoreConfig config_;
   Faults faults_;
   CoreHarness harness_;
+  std::unique_ptr<scheduler::Core> twin_;
+  std::string replay_broken_;
   std::uint32_t next_request_ = 1;
   std::uint64_t now_ = 0;
 };
