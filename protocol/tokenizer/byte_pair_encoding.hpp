@@ -1,13 +1,16 @@
-// A loaded vocabulary and the merging of one piece. Merging is a heap over a linked list: n log n in the length of the piece, iterative.
+// A loaded vocabulary and the merging of one piece. Merging is a queue of pairs over a linked list: n log n at worst in the length
+// of the piece, iterative.
 // Every byte has a token, so every piece can be encoded; special tokens are in no table that merging reads.
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "protocol/tokenizer/candidate_queue.hpp"
 #include "protocol/tokenizer/merge_table.hpp"
 #include "protocol/tokenizer/special_tokens.hpp"
 #include "protocol/tokenizer/token_table.hpp"
@@ -26,18 +29,13 @@ struct BytePairEncoding {
 };
 
 // Working memory of encode_piece, kept between pieces.
-class MergeScratch {
- public:
+struct MergeScratch {
   struct Symbol {
     TokenId token = 0;
     std::uint32_t previous = 0, next = 0;  // indices of symbols, or none
   };
-  struct Candidate {
-    std::uint64_t order = 0;  // rank, then position: the lowest rank first, the leftmost of equals
-    TokenPair pair;           // void when the symbols there are no longer these
-  };
   std::vector<Symbol> symbols;
-  std::vector<Candidate> heap;
+  CandidateQueue candidates;
 };
 
 // Appends the tokens of one piece. REQUIRES: piece is not empty and under 4 GiB.
