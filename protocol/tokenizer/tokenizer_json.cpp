@@ -195,10 +195,11 @@ class Loader {
   Status read_vocab() {
     auto vocab = object_member(model_, "vocab", "model.vocab");
     if (!vocab) return std::move(vocab).error();
-    for (const auto [key, value] : *vocab) {
+    for (const dom::key_value_pair field : *vocab) {
+      const std::string_view key = field.key;
       const auto where = [&] { return fmt::format("model.vocab[\"{:.60}\"]", key); };
       std::uint64_t small = 0;
-      if (value.get(small) != simdjson::SUCCESS || small > token_id_max) return token_id(value, where()).error();
+      if (field.value.get(small) != simdjson::SUCCESS || small > token_id_max) return token_id(field.value, where()).error();
       const auto id = static_cast<TokenId>(small);
       if (const auto special = encoding_.specials.find(key)) {
         // Listed in both places, as some writers do.
