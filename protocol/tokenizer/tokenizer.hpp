@@ -18,11 +18,13 @@ namespace althing::protocol {
 
 class Tokenizer {
  public:
-  // A Hugging Face tokenizer.json: model BPE, byte-level, vocab and merges (strings or pairs), added_tokens marked special.
+  // A Hugging Face tokenizer.json: model BPE, byte-level, vocab and merges (strings or pairs). Every entry of
+  // added_tokens becomes a special token, whatever its flag says: ordinary text never yields it.
   // Errors: not_found, io, corrupt (what and where), unsupported (another model type, normalizer or pre-tokenizer).
   static Result<std::shared_ptr<const Tokenizer>> from_tokenizer_json(const std::filesystem::path& file);
   static Result<std::shared_ptr<const Tokenizer>> from_tokenizer_json_text(std::string_view text);
-  // Merge ranks, one `base64 rank` a line, and special tokens by name.
+  // Merge ranks, one `base64 rank` a line from rank 0, and special tokens by name; the first name of an id is the one it decodes to.
+  // Errors: not_found, io, corrupt (the line), invalid_argument (special tokens that contradict the ranks or each other).
   static Result<std::shared_ptr<const Tokenizer>> from_tiktoken(const std::filesystem::path& file,
                                                                 std::vector<std::pair<std::string, TokenId>> special_tokens);
   // The special tokens of o200k_harmony (harmony's names; 200018 also answers to <|endofprompt|>).
@@ -31,7 +33,8 @@ class Tokenizer {
   static Result<std::shared_ptr<const Tokenizer>> of_model(const std::filesystem::path& directory);
   ~Tokenizer();
 
-  // Ordinary encoding. Invalid UTF-8 in `text` is encoded as U+FFFD, one per maximal subpart.
+  // Ordinary encoding. Invalid UTF-8 in `text` is encoded as U+FFFD, one per maximal subpart. Linear in practice, also for
+  // runs of one character. REQUIRES: text is under 4 GiB.
   std::vector<TokenId> encode(std::string_view text) const;
   // As encode, but occurrences of special tokens' strings become their ids (leftmost, longest). For raw prompts of tests and tools only.
   std::vector<TokenId> encode_with_special(std::string_view text) const;

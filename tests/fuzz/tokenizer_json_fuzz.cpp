@@ -89,8 +89,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::string json(rest);
   if (data[0] % 3 == 1 && rest.size() > 3) {
     // The good file with some bytes replaced or inserted at a place the input chooses.
-    const std::size_t at = (static_cast<unsigned char>(rest[0]) << 8 | static_cast<unsigned char>(rest[1])) % good.size();
-    json = std::string(good).replace(at, static_cast<unsigned char>(rest[2]), rest.substr(3));
+    const unsigned at = 256u * static_cast<unsigned char>(rest[0]) + static_cast<unsigned char>(rest[1]);
+    json = std::string(good).replace(at % good.size(), static_cast<unsigned char>(rest[2]), rest.substr(3));
   }
   if (const auto loaded = Tokenizer::from_tokenizer_json_text(json); loaded.ok()) check_text(*loaded, "aab ab\xFF <|s|> aaaa 12 \xE6\xBC\xA2");
   return 0;
