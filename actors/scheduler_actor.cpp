@@ -24,7 +24,7 @@ Status SchedulerShell::start(caf::event_based_actor* self, SchedulerOptions opti
   auto core = scheduler::Core::create(options.core);
   if (!core) return core.error();
   if (!options.journal_path.empty()) {
-    auto journal = JournalFile::open(options.journal_path, scheduler::journal_header(options.core));
+    auto journal = JournalFile::open(options.journal_path, scheduler::journal_header() + "\n" + scheduler::to_config_line(options.core) + "\n");
     if (!journal) return journal.error();
     journal_ = std::move(*journal);
   }

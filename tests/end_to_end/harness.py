@@ -1,0 +1,255 @@
+"""What the end-to-end tests share: a running server with its processes and numbers, a plain JSON client, and the closing line.
+
+Every wait has a deadline and polls the condition it waits for; nothing sleeps and hopes.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import urllib.error
+import urllib.request
+
+try:
+    import zmq
+except ImportError:
+    zmq = None
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TINY = ROOT / 'examples/models/tiny'
+BINARY = pathlib.Path(os.environ.get('ALTHING_BINARY', ROOT / 'build/release/althing'))
+
+
+def wait_for(what, condition, seconds=10.0):
+    """Polls until condition() is truthy and returns it; fails by name when the time is over."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f'not within {seconds} s: {what}')
+        time.sleep(0.01)
+
+
+def alive(pid):
+    try:
+        return pathlib.Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1].split()[0] != 'Z'
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class Server:
+    """`althing serve` with the tiny model; children by role, readiness, metrics."""
+
+    def __init__(self, *flags, ranks=2, model=TINY):
+        self.folder = tempfile.TemporaryDirectory(prefix='althing-test-')
+        self.ready_file = pathlib.Path(self.folder.name) / 'ready.json'
+        self.log_path = pathlib.Path(self.folder.name) / 'log'
+        command = [BINARY, 'serve', model, '--ranks', ranks, '--bind', 'tcp://127.0.0.1:0', '--metrics', '127.0.0.1:0',
+                   '--ready-file', self.ready_file, *flags]
+        self.started = time.monotonic()
+        self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=self.log_path.open('w'), start_new_session=True)
+        wait_for('the server is ready', lambda: self.ready_file.exists() or self.process.poll() is not None, 60)
+        if self.process.poll() is not None:
+            raise AssertionError(f'the server ended with {self.process.returncode}:\n{self.log()}')
+        self.ready_seconds = time.monotonic() - self.started
+        addresses = json.loads(self.ready_file.read_text())
+        self.endpoint, self.metrics_address = addresses['endpoint'], addresses['metrics']
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            print(f'--- the server\'s log:\n{self.log()[-4000:]}')
+        children = self.children()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(15)
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        wait_for('no child outlives the server', lambda: not any(alive(pid) for pid in children.values()), 2)
+        self.folder.cleanup()
+
+    def log(self):
+        return self.log_path.read_text(errors='replace')
+
+    def children(self):
+        """{'core': pid, 'rank0': pid, …} of those that live now."""
+        found = {}
+        for entry in pathlib.Path('/proc').iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                stat = (entry / 'stat').read_text().rsplit(')', 1)[1].split()
+                words = (entry / 'cmdline').read_bytes().decode().split('\0')
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(stat[1]) != self.process.pid or stat[0] == 'Z' or '--child' not in words:
+                continue
+            role = words[words.index('--child') + 1]
+            found['core' if role == 'core' else 'rank' + words[words.index('--child-rank') + 1]] = int(entry.name)
+        return found
+
+    def get(self, path):
+        try:
+            with urllib.request.urlopen(f'http://{self.metrics_address}{path}', timeout=2) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ''
+
+    def ready(self):
+        return self.get('/ready')[0] == 200
+
+    def metric(self, name):
+        """The sum of a metric's samples."""
+        total, seen = 0.0, False
+        for line in self.get('/metrics')[1].splitlines():
+            if line.startswith(name) and line[len(name)] in ' {':
+                total, seen = total + float(line.rsplit(' ', 1)[1]), True
+        assert seen, f'no metric {name}'
+        return total
+
+    def usage(self):
+        """Open descriptors and private resident KiB of each child."""
+        result = {}
+        for role, pid in self.children().items():
+            status = pathlib.Path(f'/proc/{pid}/status').read_text()
+            anonymous = next(int(line.split()[1]) for line in status.splitlines() if line.startswith('RssAnon'))
+            result[role] = (len(os.listdir(f'/proc/{pid}/fd')), anonymous)
+        return result
+
+
+class Stream:
+    def __init__(self):
+        self.tokens, self.text, self.end, self.sequence = [], {}, None, 0
+
+    def hear(self, message):
+        if message['type'] == 'accepted':
+            return
+        if message['sequence']:
+            assert message['sequence'] == self.sequence + 1, f'sequence {message["sequence"]} after {self.sequence}'
+            self.sequence += 1
+        assert self.end is None, 'a message after the end'
+        if message['type'] == 'delta':
+            self.tokens += message['tokens']
+            for event in message['events']:
+                if event['type'] == 'text':
+                    self.text[event['index']] = self.text.get(event['index'], '') + event['text']
+        else:
+            self.end = message
+
+
+class Client:
+    """A DEALER that speaks the JSON encoding; survives the core's restarts as docs/protocol.md says."""
+
+    def __init__(self, endpoint, hello=True):
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
+        self.socket.connect(endpoint)
+        self.client_id = secrets.token_hex(16)
+        self.instance, self.streams, self.heard = None, {}, time.monotonic()
+        if hello:
+            self.hello()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.context.destroy(linger=0)
+
+    def send(self, kind, **members):
+        self.socket.send_multipart([b'ALT1j', json.dumps({'type': kind, **members}).encode()])
+
+    def receive(self, seconds=10.0):
+        if not self.socket.poll(max(0, int(seconds * 1000))):
+            return None
+        self.heard = time.monotonic()
+        return json.loads(self.socket.recv_multipart()[-1])
+
+    def hello(self):
+        self.send('hello', version_min=1, version_max=1, client_id=self.client_id, client_name='test')
+        answer = self.receive()
+        assert answer and answer['type'] == 'welcome', answer
+        self.instance = answer['server_instance']
+
+    def submit(self, request_id, messages=None, **members):
+        self.streams[request_id] = Stream()
+        if messages is not None:
+            members['messages'] = messages
+        self.send('submit', request_id=request_id, return_tokens=True, **members)
+
+    def open(self):
+        return [key for key, stream in self.streams.items() if stream.end is None]
+
+    def step(self, seconds=0.5):
+        """One message or a ping. A server that came back as another instance has lost what was open."""
+        message = self.receive(seconds)
+        if message is None:
+            self.send('ping', nonce=1)
+            return
+        if message['type'] == 'pong' and message['server_instance'] != self.instance:
+            self.lose('core_lost')
+        elif message['type'] == 'error' and not message['request_id'] and message['error']['code'] == 'unavailable':
+            self.lose('core_lost')
+        elif message.get('request_id') in self.streams:
+            self.streams[message['request_id']].hear(message)
+
+    def lose(self, code):
+        for key in self.open():
+            self.streams[key].end = {'type': 'error', 'error': {'code': code, 'message': 'the server restarted'}}
+
+    def finish(self, seconds=60.0):
+        deadline = time.monotonic() + seconds
+        while self.open():
+            assert time.monotonic() < deadline, f'streams without an end: {self.open()}'
+            self.step()
+
+
+def conversations(count):
+    with (TINY / 'conversations.jsonl').open(encoding='utf-8') as lines:
+        return [json.loads(line) for _, line in zip(range(count), lines)]
+
+
+def ask(client, request_id, case):
+    client.submit(request_id, case['messages'])
+
+
+def main(*cases):
+    """Runs functions in order and prints the closing line; names on the command line choose some."""
+    passed = failed = skipped = 0
+    reason = 'pyzmq is not installed (apt-get install python3-zmq)' if zmq is None else '' if BINARY.exists() else f'{BINARY} is not built'
+    for case in cases:
+        if sys.argv[1:] and case.__name__ not in sys.argv[1:]:
+            continue
+        if reason:
+            skipped += 1
+            print(f'skipped {case.__name__}: {reason}')
+            continue
+        began = time.monotonic()
+        try:
+            case()
+            passed += 1
+            print(f'passed {case.__name__} ({time.monotonic() - began:.1f} s)', flush=True)
+        except Exception:  # a failing case must not hide the ones after it
+            failed += 1
+            print(f'FAILED {case.__name__}:\n{traceback.format_exc()}', flush=True)
+    print(f'{passed} passed, {failed} failed, {skipped} skipped')
+    sys.exit(1 if failed else 0)

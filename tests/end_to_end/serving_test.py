@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""A conversation end to end: many at once equal to each alone, readiness and numbers, credit, resume, drain, and the command line as a client."""
+import signal
+import subprocess
+import time
+
+from harness import BINARY, TINY, Client, Server, alive, ask, conversations, main, wait_for
+
+
+def sixty_four_chats_at_once_equal_their_lone_runs():
+    cases = conversations(64)
+    with Server() as server, Client(server.endpoint) as client:
+        for number, case in enumerate(cases):
+            ask(client, f'alone-{number}', case)
+            client.finish()
+        for number, case in enumerate(cases):
+            ask(client, f'together-{number}', case)
+        client.finish()
+        for number, case in enumerate(cases):
+            alone, together = client.streams[f'alone-{number}'], client.streams[f'together-{number}']
+            assert alone.tokens == together.tokens and alone.text == together.text, number
+            assert alone.end['type'] == together.end['type'] == 'done', (alone.end, together.end)
+            assert alone.tokens == case['completion_ids'], f'conversation {number} differs from the reference'
+        assert server.metric('althing_kv_blocks_used') == 0 or wait_for('pages are back', lambda: server.metric('althing_kv_blocks_used') == 0)
+        assert server.metric('althing_layer_rank_tokens_total') > 0
+
+
+def four_ranks_answer_as_one():
+    cases = conversations(8)
+    with Server(ranks=4) as server, Client(server.endpoint) as client:
+        for number, case in enumerate(cases):
+            ask(client, f'{number}', case)
+        client.finish()
+        wrong = [number for number, case in enumerate(cases) if client.streams[f'{number}'].tokens != case['completion_ids']]
+        assert not wrong, wrong
+
+
+def readiness_and_liveness_tell_the_truth():
+    with Server() as server:
+        assert server.get('/live')[0] == 200
+        wait_for('ready', server.ready, 2)
+        assert server.get('/nothing')[0] == 404
+        rank = server.children()['rank0']
+        import os
+        os.kill(rank, signal.SIGSTOP)
+        wait_for('a stopped rank makes the server not ready', lambda: not server.ready(), 3)
+        assert server.get('/live')[0] == 200
+        os.kill(rank, signal.SIGCONT)
+        wait_for('ready again', server.ready, 5)
+
+
+def same_seed_same_text_and_credit_is_obeyed():
+    case = conversations(1)[0]
+    with Server() as server, Client(server.endpoint) as client:
+        sampling = {'temperature': 1.0, 'seed': 7, 'completion_tokens_max': 60}
+        client.submit('a', case['messages'], sampling=sampling)
+        client.submit('b', case['messages'], sampling=sampling)
+        client.finish()
+        assert client.streams['a'].tokens == client.streams['b'].tokens
+        client.submit('credit', case['messages'], sampling=sampling, credit=2)
+        deltas = []
+        while len(deltas) < 2:
+            message = client.receive()
+            if message['type'] == 'delta':
+                deltas.append(message)
+        quiet = time.monotonic() + 0.5
+        while time.monotonic() < quiet:
+            message = client.receive(0.1)
+            assert message is None or message['type'] != 'delta', 'a delta without credit'
+        client.send('grant', request_id='credit', credit=1000)
+        for message in deltas:
+            client.streams['credit'].hear(message)
+        client.finish()
+        assert client.streams['credit'].tokens == client.streams['a'].tokens
+
+
+def a_client_that_reconnects_resumes_without_a_gap():
+    case = conversations(1)[0]
+    with Server() as server:
+        first = Client(server.endpoint)
+        ask(first, 'r', case)
+        while not first.streams['r'].tokens:
+            first.step()
+        second = Client(server.endpoint, hello=False)
+        second.client_id = first.client_id
+        second.hello()
+        second.streams['r'] = first.streams['r']
+        first.close()
+        second.send('resume', request_id='r', last_sequence=second.streams['r'].sequence)
+        second.finish()
+        assert second.streams['r'].tokens == case['completion_ids']
+        # The same id again gives the same stream again, not a second run.
+        second.submit('r', case['messages'])
+        second.finish()
+        assert second.streams['r'].tokens == case['completion_ids']
+        assert server.metric('althing_requests_accepted_total') == 1
+        second.close()
+
+
+def cancel_and_timeout_end_streams_and_free_pages():
+    case = conversations(1)[0]
+    forever = {'completion_tokens_max': 1500, 'ignore_stop': True}
+    with Server() as server, Client(server.endpoint) as client:
+        client.submit('c', case['messages'], sampling=forever)
+        client.submit('t', case['messages'], sampling=forever, timeout_ms=300)
+        while not client.streams['c'].tokens:
+            client.step()
+        client.send('cancel', request_id='c')
+        client.finish()
+        assert client.streams['c'].end['error']['code'] == 'cancelled', client.streams['c'].end
+        assert client.streams['t'].end['error']['code'] == 'deadline', client.streams['t'].end
+        wait_for('pages are back', lambda: server.metric('althing_kv_blocks_used') == 0)
+
+
+def sigterm_drains_and_ends_with_zero():
+    case = conversations(1)[0]
+    with Server() as server, Client(server.endpoint) as client:
+        ask(client, 'd', case)
+        while not client.streams['d'].tokens:
+            client.step()
+        children = server.children()
+        server.process.send_signal(signal.SIGTERM)
+        client.finish()
+        assert client.streams['d'].tokens == case['completion_ids']
+        assert server.process.wait(10) == 0
+        assert not any(alive(pid) for pid in children.values())
+
+
+def chat_and_generate_answer():
+    question = next(case for case in conversations(200) if len(case['messages']) == 2 and case['group'] == 'facts')['messages'][1]['content']
+    with Server() as server:
+        chat = subprocess.run([BINARY, 'chat', '--endpoint', server.endpoint, '--colour', 'never', '--once', question],
+                              capture_output=True, text=True, timeout=30)
+        assert chat.returncode == 0 and chat.stdout.strip(), chat
+    generate = subprocess.run([BINARY, 'generate', TINY, question, '--colour', 'never', '--ranks', '2'], capture_output=True, text=True, timeout=30)
+    assert generate.returncode == 0, generate
+    assert generate.stdout == chat.stdout, (generate.stdout, chat.stdout)
+
+
+def in_process_serves_too():
+    case = conversations(1)[0]
+    with Server('--in-process') as server, Client(server.endpoint) as client:
+        ask(client, 'r', case)
+        client.finish()
+        assert client.streams['r'].tokens == case['completion_ids']
+
+
+if __name__ == '__main__':
+    main(sixty_four_chats_at_once_equal_their_lone_runs, four_ranks_answer_as_one, readiness_and_liveness_tell_the_truth,
+         same_seed_same_text_and_credit_is_obeyed, a_client_that_reconnects_resumes_without_a_gap, cancel_and_timeout_end_streams_and_free_pages,
+         sigterm_drains_and_ends_with_zero, chat_and_generate_answer, in_process_serves_too)
