@@ -29,6 +29,7 @@ struct ClientOptions {
 
 // What a stream hears, in order; Done or Error last and once.
 using StreamEvent = std::variant<wire::Accepted, wire::Delta, wire::Done, Error>;
+// It may call submit and cancel, but not poll, and must not destroy the client.
 using StreamHandler = std::function<void(const StreamEvent&)>;
 
 class Client {

@@ -2,6 +2,7 @@
 
 #include <simdjson.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -73,6 +74,9 @@ class Checker {
     count(field, tools.size(), limits_.tools_max, "tools_max");
     for (const auto& [key, space] : tools) {
       if (failed()) return;
+      // JSON objects cannot hold a key twice, so the binary form may not either.
+      if (std::count_if(tools.begin(), tools.end(), [&key = key](const auto& other) { return other.first == key; }) > 1)
+        return complain(ErrorCode::invalid_argument, field + " holds one namespace twice; put its functions together", field);
       const std::string path = field + "." + key.substr(0, limits_.name_bytes_max);
       name(field, key);
       name(path + ".name", space.name);

@@ -1,0 +1,337 @@
+#include "protocol/client/client.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "protocol/client/link.hpp"
+#include "protocol/client/stream_order.hpp"
+
+namespace althing::protocol {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds ping_interval_max{1000};
+constexpr milliseconds hello_interval{100};  // between attempts while a server says that it is starting
+constexpr int frames_per_poll_max = 1000;    // so that poll() returns even from a server that never pauses
+
+// 32 hexadecimal digits from the operating system: whoever knows them can resume the client's requests.
+std::string make_client_id() {
+  std::random_device source;
+  std::string id;
+  for (int i = 0; i < 4; ++i) id += fmt::format("{:08x}", source());
+  return id;
+}
+
+struct Stream {
+  StreamHandler handler;
+  StreamOrder order;
+  std::string submit_body;  // sent again when the connection is lost before Accepted came; empty afterwards
+  Clock::time_point opened;
+  std::uint32_t credit = 0, consumed = 0;
+  // The server did not know this connection when it heard of the stream. Everything that we sent before Hello is answered so; after Welcome, and
+  // after the stream was asked for again, the same answer is meant.
+  enum class Unknown : std::uint8_t { no, greeting, asked_again } unknown = Unknown::no;
+};
+
+}  // namespace
+
+struct Client::State {
+  State(ClientOptions client_options, Link client_link)
+      : options(std::move(client_options)), link(std::move(client_link)), header(wire::header_of(options.encoding)), client_id(make_client_id()) {}
+
+  ClientOptions options;
+  Link link;
+  std::string header;
+  std::string client_id;
+  std::optional<wire::Welcome> welcome;
+  std::optional<Error> refused;  // why Hello was not answered with Welcome
+  std::map<std::string, Stream> streams;
+  std::uint64_t requests_made = 0, pings_sent = 0;
+  std::optional<Clock::time_point> asked;  // since when the server owes us an answer
+  std::optional<Clock::time_point> greeted;
+  Clock::time_point next_ping = Clock::now();
+  bool silent = false;
+
+  bool send(const wire::ClientMessage& message) { return link.send(header, wire::encode(message, options.encoding)); }
+  // For the messages that are answered at once whatever happens.
+  void ask(const wire::ClientMessage& message) {
+    if (send(message) && !asked) asked = Clock::now();
+  }
+  void greet() {
+    if (greeted && Clock::now() - *greeted < hello_interval) return;
+    greeted = Clock::now();
+    ask(wire::Hello{wire::version_min, wire::version, client_id, options.name});
+  }
+  milliseconds ping_interval() const {
+    if (silent) return options.timeout;
+    milliseconds interval = std::min(ping_interval_max, options.timeout / 5);
+    if (welcome && welcome->session_silence_ms_max > 0) interval = std::min(interval, milliseconds(welcome->session_silence_ms_max / 3));
+    return std::max(interval, milliseconds(1));
+  }
+
+  // Takes the stream out before the handler runs: the handler may submit again under the same id, or cancel.
+  void finish(const std::string& id, const StreamEvent& last) {
+    auto node = streams.extract(id);
+    if (!node.empty() && node.mapped().handler) node.mapped().handler(last);
+  }
+  void finish_all(const Error& error) {
+    std::vector<std::string> ids;
+    for (const auto& [id, stream] : streams) ids.push_back(id);
+    for (const auto& id : ids) finish(id, error);
+  }
+  // The handler is copied: it may end its own stream.
+  static void tell(const Stream& stream, const StreamEvent& event) {
+    if (const StreamHandler handler = stream.handler) handler(event);
+  }
+
+  void act(const std::string& id, Stream& stream, StreamOrder::Verdict verdict) {
+    if (verdict == StreamOrder::Verdict::resume) {
+      ask_for(id, stream);
+    } else if (verdict == StreamOrder::Verdict::broken) {
+      finish(id, Error{ErrorCode::corrupt,
+                       fmt::format("the stream of request {} has a gap after message {} that {} resumes did not close", id, stream.order.last(),
+                                   StreamOrder::resume_attempts_max),
+                       ""});
+    }
+  }
+  // What is accepted is resumed. What may never have arrived is submitted again, which attaches to the request if it has.
+  void ask_for(const std::string& id, const Stream& stream) {
+    if (stream.submit_body.empty()) {
+      send(wire::Resume{id, stream.order.last()});
+    } else {
+      link.send(header, stream.submit_body);
+    }
+  }
+  void ask_again() {
+    for (auto& [id, stream] : streams) {
+      if (stream.unknown == Stream::Unknown::greeting) stream.unknown = Stream::Unknown::asked_again;
+      ask_for(id, stream);
+    }
+  }
+
+  void on(wire::Welcome message) {
+    greeted.reset();
+    if (message.version < wire::version_min || message.version > wire::version) {
+      refused =
+          Error{ErrorCode::version,
+                fmt::format("the server chose protocol version {}; this client speaks {} to {}", message.version, wire::version_min, wire::version),
+                "version"};
+      return finish_all(*refused);
+    }
+    const bool again = welcome.has_value();
+    welcome = std::move(message);
+    if (again) ask_again();
+  }
+  void on(const wire::Accepted& message) {
+    const auto found = streams.find(message.request_id);
+    if (found == streams.end() || found->second.submit_body.empty()) return;
+    found->second.submit_body.clear();
+    found->second.unknown = Stream::Unknown::no;
+    tell(found->second, message);
+  }
+  void on(const wire::Delta& message) {
+    const auto found = streams.find(message.request_id);
+    if (found == streams.end()) return;
+    const auto verdict = found->second.order.on(message.sequence);
+    if (verdict != StreamOrder::Verdict::deliver) return act(message.request_id, found->second, verdict);
+    found->second.unknown = Stream::Unknown::no;
+    found->second.submit_body.clear();
+    tell(found->second, message);
+    consume(message.request_id);
+  }
+  void on(const wire::Done& message) {
+    const auto found = streams.find(message.request_id);
+    if (found == streams.end()) return;
+    const auto verdict = found->second.order.on(message.sequence);
+    if (verdict != StreamOrder::Verdict::deliver) return act(message.request_id, found->second, verdict);
+    finish(message.request_id, message);
+  }
+  void on(const wire::ErrorReply& message) {
+    if (message.request_id.empty()) return on_session_error(message.error);
+    const auto found = streams.find(message.request_id);
+    if (found == streams.end()) return;
+    if (message.sequence > 0) {
+      const auto verdict = found->second.order.on(message.sequence);
+      if (verdict != StreamOrder::Verdict::deliver) return act(message.request_id, found->second, verdict);
+      return finish(message.request_id, message.error);
+    }
+    if (message.error.code == ErrorCode::unavailable && found->second.unknown != Stream::Unknown::asked_again) {
+      found->second.unknown = Stream::Unknown::greeting;
+      return greet();
+    }
+    if (message.error.code == ErrorCode::not_found && found->second.submit_body.empty())
+      return finish(message.request_id, Error{ErrorCode::core_lost,
+                                              fmt::format("the server (instance {}) no longer knows request {}: {}; submit it again",
+                                                          welcome ? welcome->server_instance : "?", message.request_id, message.error.message),
+                                              ""});
+    finish(message.request_id, message.error);
+  }
+  void on(const wire::Pong& message) {
+    if (welcome && message.server_instance != welcome->server_instance) greet();
+  }
+
+  // `unavailable` says that the server does not know this connection (it is new to it), or that it is starting. Any other error is its answer to
+  // Hello.
+  void on_session_error(const Error& error) {
+    if (error.code == ErrorCode::unavailable) {
+      if (!welcome) refused = error;
+      return greet();
+    }
+    if (!greeted) return;
+    greeted.reset();
+    refused = error;
+    finish_all(error);
+  }
+
+  void consume(const std::string& id) {
+    const auto found = streams.find(id);
+    if (found == streams.end() || found->second.credit == 0) return;
+    Stream& stream = found->second;
+    ++stream.consumed;
+    // Half a window at a time: the server never runs dry while the handler keeps up, and few grants travel.
+    if (stream.consumed >= std::max(1U, stream.credit / 2) && send(wire::Grant{id, stream.consumed})) stream.consumed = 0;
+  }
+
+  void on_unreadable() {
+    std::vector<std::string> ids;
+    for (const auto& [id, stream] : streams) ids.push_back(id);
+    for (const auto& id : ids)
+      if (const auto found = streams.find(id); found != streams.end()) act(id, found->second, found->second.order.on_unreadable());
+  }
+
+  // Handles one frame; false when none was waiting.
+  bool take_frame() {
+    const auto frame = link.receive();
+    if (!frame) return false;
+    asked.reset();
+    silent = false;
+    const auto encoding = wire::encoding_of(frame->header);
+    if (!encoding) {
+      if (encoding.error().code != ErrorCode::version) return on_unreadable(), true;
+      refused = encoding.error();
+      return finish_all(encoding.error()), true;
+    }
+    auto message = wire::decode_server(frame->body, *encoding, options.limits);
+    if (message) {
+      std::visit([this](auto& m) { on(std::move(m)); }, *message);
+    } else if (message.error().code != ErrorCode::unsupported) {  // a later server may say things that we need not know
+      on_unreadable();
+    }
+    return true;
+  }
+
+  void tick() {
+    const auto now = Clock::now();
+    if (asked && now - *asked > options.timeout) {
+      silent = true;
+      std::vector<std::string> ids;
+      for (const auto& [id, stream] : streams)
+        if (now - stream.opened > options.timeout) ids.push_back(id);
+      for (const auto& id : ids)
+        finish(id, Error{ErrorCode::unavailable,
+                         fmt::format("{} has not answered for {} ms; check that the server runs and submit again", options.endpoint,
+                                     options.timeout.count()),
+                         ""});
+    }
+    if (now < next_ping) return;
+    next_ping = now + ping_interval();
+    if (welcome) {
+      ask(wire::Ping{++pings_sent});
+    } else {
+      greet();
+    }
+  }
+};
+
+Client::Client(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Client::Client(Client&&) noexcept = default;
+Client& Client::operator=(Client&&) noexcept = default;
+
+// Nobody else can resume what was open, because nobody else has the client id: give the server its memory back.
+Client::~Client() {
+  if (!state_) return;
+  for (const auto& [id, stream] : state_->streams) state_->send(wire::Cancel{id});
+}
+
+Result<Client> Client::connect(const ClientOptions& options) {
+  if (options.timeout <= milliseconds(0))
+    return Error{ErrorCode::invalid_argument, fmt::format("the timeout is {} ms; it must be positive", options.timeout.count()), "timeout"};
+  auto link = Link::open(options.endpoint, options.limits.frame_bytes_max);
+  if (!link) return std::move(link).error();
+  auto state = std::make_unique<State>(options, std::move(link).value());
+  const auto deadline = Clock::now() + options.timeout;
+  state->greet();
+  while (!state->welcome && Clock::now() < deadline) {
+    if (state->refused && state->refused->code != ErrorCode::unavailable) return std::move(*state->refused);
+    state->link.wait(std::min(hello_interval, std::chrono::duration_cast<milliseconds>(deadline - Clock::now()) + milliseconds(1)));
+    while (!state->welcome && state->take_frame()) {
+    }
+    if (!state->welcome && state->refused && state->refused->code == ErrorCode::unavailable) state->greet();
+  }
+  if (state->welcome) {
+    state->refused.reset();
+    state->next_ping = Clock::now() + state->ping_interval();
+    return Client(std::move(state));
+  }
+  if (state->refused) return std::move(*state->refused);
+  return Error{ErrorCode::unavailable,
+               fmt::format("nobody answered at {} within {} ms; start a server there with `althing serve`, or name another endpoint",
+                           options.endpoint, options.timeout.count()),
+               "endpoint"};
+}
+
+const wire::Welcome& Client::server() const { return *state_->welcome; }
+
+Result<std::string> Client::submit(wire::Submit submit, StreamHandler handler) {
+  State& s = *state_;
+  if (submit.request_id.empty()) submit.request_id = fmt::format("r{}", ++s.requests_made);
+  const std::string id = submit.request_id;
+  if (s.streams.contains(id))
+    return Error{ErrorCode::invalid_argument, "request " + id + " is open already; choose another request_id or leave it empty", "request_id"};
+  Stream stream;
+  stream.handler = std::move(handler);
+  stream.credit = submit.credit;
+  stream.opened = Clock::now();
+  stream.submit_body = wire::encode(wire::ClientMessage(std::move(submit)), s.options.encoding);
+  // The server would not read a longer one, it would close the connection.
+  if (const std::size_t bytes_max = s.welcome->frame_bytes_max; bytes_max > 0 && stream.submit_body.size() > bytes_max)
+    return Error{
+        ErrorCode::too_large,
+        fmt::format("the request is {} bytes long, over the server's limit of {}; shorten the conversation", stream.submit_body.size(), bytes_max),
+        "messages"};
+  if (!s.link.send(s.header, stream.submit_body))
+    return Error{ErrorCode::busy, "the outgoing queue is full: the server does not read; call poll() and try again", ""};
+  if (!s.asked) s.asked = Clock::now();
+  s.streams.emplace(id, std::move(stream));
+  return id;
+}
+
+void Client::cancel(const std::string& request_id) {
+  if (state_->streams.contains(request_id)) state_->send(wire::Cancel{request_id});
+}
+
+void Client::poll(milliseconds wait) {
+  State& s = *state_;
+  const auto deadline = Clock::now() + wait;
+  for (;;) {
+    int frames = 0;
+    while (frames < frames_per_poll_max && s.take_frame()) ++frames;
+    s.tick();
+    const auto now = Clock::now();
+    if (frames > 0 || now >= deadline) return;
+    const auto until = std::min(deadline, std::max(s.next_ping, now));
+    s.link.wait(std::chrono::duration_cast<milliseconds>(until - now) + milliseconds(1));
+  }
+}
+
+std::size_t Client::open_streams() const { return state_->streams.size(); }
+
+}  // namespace althing::protocol

@@ -1,0 +1,231 @@
+// Every limit, at its value and one over, in both encodings; ranges of numbers; UTF-8.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "protocol/wire/check.hpp"
+#include "protocol/wire/codec.hpp"
+#include "tests/protocol/wire_samples.hpp"
+
+namespace althing::protocol::wire {
+namespace {
+
+using harmony::Role;
+using tests::encodings;
+using tests::text_message;
+
+Limits small() {
+  Limits l;
+  l.messages_max = 5;
+  l.tools_max = 4;
+  l.text_bytes_max = 300;
+  l.name_bytes_max = 40;
+  l.context_tokens_max = 64;
+  l.completion_tokens_max = 32;
+  return l;
+}
+
+Submit one_message() {
+  Submit submit;
+  submit.request_id = "r";
+  submit.messages = {text_message(Role::user, "hello")};
+  return submit;
+}
+
+harmony::Function named(const std::string& name) {
+  harmony::Function function;
+  function.name = name;
+  return function;
+}
+
+harmony::Message developer_with(std::size_t functions) {
+  harmony::DeveloperContent content;
+  harmony::ToolNamespace space{"functions", std::nullopt, {}};
+  for (std::size_t i = 0; i < functions; ++i) space.functions.push_back(named("f" + std::to_string(i)));
+  content.tools.emplace_back("functions", space);
+  harmony::Message message;
+  message.role = Role::developer;
+  message.content.emplace_back(content);
+  return message;
+}
+
+struct Case {
+  const char* name;
+  std::size_t at_most;
+  ClientMessage (*make)(std::size_t count);
+};
+
+ClientMessage with(void (*change)(Submit&, std::size_t), std::size_t n) {
+  Submit submit = one_message();
+  change(submit, n);
+  return submit;
+}
+
+const Case cases[] = {
+    {"messages", 5, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages.assign(k, text_message(Role::user, "x")); }, n); }},
+    {"parts", 5,
+     [](std::size_t n) {
+       return with([](Submit& s, std::size_t k) { s.messages[0].content.assign(k, harmony::Content(harmony::TextContent{"x"})); }, n);
+     }},
+    {"tools", 4, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.tools.assign(k, named("f")); }, n); }},
+    {"tools in a message", 4, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages = {developer_with(k)}; }, n); }},
+    {"tools in both places", 2,
+     [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages = {developer_with(2)}, s.tools.assign(k, named("f")); }, n); }},
+    {"text", 300,
+     [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages[0] = text_message(Role::user, std::string(k, 'x')); }, n); }},
+    {"description", 300,
+     [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.tools = {named("f")}, s.tools[0].description.assign(k, 'x'); }, n); }},
+    {"parameters", 300,
+     [](std::size_t n) {
+       return with([](Submit& s, std::size_t k) { s.tools = {named("f")}, s.tools[0].parameters = {{"type", std::string(k - 11, 'x')}}; }, n);
+     }},
+    {"function name", 40, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.tools = {named(std::string(k, 'x'))}; }, n); }},
+    {"channel", 40, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages[0].channel = std::string(k, 'x'); }, n); }},
+    {"recipient", 40, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages[0].recipient = std::string(k, 'x'); }, n); }},
+    {"author", 40, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages[0].name = std::string(k, 'x'); }, n); }},
+    {"content type", 40, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages[0].content_type = std::string(k, 'x'); }, n); }},
+    {"submit id", 40, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.request_id.assign(k, 'x'); }, n); }},
+    {"prompt", 64, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages.clear(), s.prompt_tokens.assign(k, 7); }, n); }},
+    {"completion", 32,
+     [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.sampling.completion_tokens_max = static_cast<std::uint32_t>(k); }, n); }},
+    {"cancel id", 40, [](std::size_t n) { return ClientMessage(Cancel{std::string(n, 'x')}); }},
+    {"resume id", 40,
+     [](std::size_t n) {
+       return ClientMessage(Resume{std::string(n, 'x'), 1});
+     }},
+    {"grant id", 40,
+     [](std::size_t n) {
+       return ClientMessage(Grant{std::string(n, 'x'), 1});
+     }},
+    {"client id", 40,
+     [](std::size_t n) {
+       return ClientMessage(Hello{1, 1, std::string(n, 'x'), "c"});
+     }},
+    {"client name", 40,
+     [](std::size_t n) {
+       return ClientMessage(Hello{1, 1, std::string(16, 'x'), std::string(n, 'x')});
+     }},
+};
+
+TEST(WireLimits, the_limit_itself_is_accepted_and_one_more_is_not) {
+  for (const auto encoding : encodings)
+    for (const Case& c : cases) {
+      const auto at = decode_client(encode(c.make(c.at_most), encoding), encoding, small());
+      EXPECT_TRUE(at.ok()) << c.name << ": " << (at.ok() ? "" : at.error().message);
+      const auto over = decode_client(encode(c.make(c.at_most + 1), encoding), encoding, small());
+      ASSERT_FALSE(over.ok()) << c.name;
+      EXPECT_EQ(over.error().code, ErrorCode::too_large) << c.name << ": " << over.error().message;
+      // The message says both numbers.
+      EXPECT_NE(over.error().message.find(std::to_string(c.at_most)), std::string::npos) << over.error().message;
+    }
+}
+
+TEST(WireLimits, a_frame_may_be_as_long_as_the_limit_and_not_longer) {
+  for (const auto encoding : encodings) {
+    const std::string body = encode(ClientMessage(one_message()), encoding);
+    Limits limits;
+    limits.frame_bytes_max = static_cast<std::uint32_t>(body.size());
+    EXPECT_TRUE(decode_client(body, encoding, limits).ok());
+    limits.frame_bytes_max -= 1;
+    EXPECT_EQ(decode_client(body, encoding, limits).error().code, ErrorCode::too_large);
+    EXPECT_EQ(decode_server(body, encoding, limits).error().code, ErrorCode::too_large);
+  }
+}
+
+TEST(WireLimits, ids_are_neither_short_nor_strange) {
+  const ClientMessage bad[] = {Hello{1, 1, std::string(15, 'x'), ""}, Cancel{""},        Cancel{"a\nb"},
+                               Grant{std::string("a\0b", 3), 1},      Resume{"\x7f", 1}, Hello{2, 1, std::string(16, 'x'), ""}};
+  for (const auto encoding : encodings)
+    for (const auto& message : bad) {
+      std::string id;
+      const auto decoded = decode_client(encode(message, encoding), encoding, Limits{}, &id);
+      ASSERT_FALSE(decoded.ok()) << tests::json_of(message);
+      EXPECT_EQ(decoded.error().code, ErrorCode::invalid_argument);
+      EXPECT_EQ(id, "");
+    }
+}
+
+TEST(WireLimits, sampling_stays_in_range) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  struct Range {
+    std::optional<float> Sampling::*member;
+    std::vector<float> good, bad;
+  };
+  const Range ranges[] = {{&Sampling::temperature, {0.0F, 0.5F, 2.0F}, {-0.1F, 2.1F, nan, inf, -inf}},
+                          {&Sampling::top_p, {1e-6F, 1.0F}, {0.0F, -1.0F, 1.1F, nan, inf}},
+                          {&Sampling::min_p, {0.0F, 1.0F}, {-0.1F, 1.1F, nan, inf}}};
+  for (const Range& range : ranges)
+    for (const auto encoding : encodings) {
+      Submit submit = one_message();
+      for (const float value : range.good) {
+        submit.sampling.*range.member = value;
+        const auto decoded = decode_client(encode(ClientMessage(submit), encoding), encoding, Limits{});
+        ASSERT_TRUE(decoded.ok()) << value << decoded.error().message;
+        EXPECT_EQ(std::get<Submit>(*decoded).sampling.*range.member, value);
+      }
+      for (const float value : range.bad) {
+        if (encoding == Encoding::json && !std::isfinite(value)) continue;  // JSON cannot say it
+        submit.sampling.*range.member = value;
+        const auto decoded = decode_client(encode(ClientMessage(submit), encoding), encoding, Limits{});
+        ASSERT_FALSE(decoded.ok()) << value;
+        EXPECT_EQ(decoded.error().code, ErrorCode::invalid_argument);
+      }
+    }
+  Submit none = one_message();
+  none.sampling.completion_tokens_max = 0;
+  for (const auto encoding : encodings)
+    EXPECT_EQ(decode_client(encode(ClientMessage(none), encoding), encoding, Limits{}).error().field, "sampling.completion_tokens_max");
+}
+
+TEST(WireLimits, a_submit_is_a_conversation_or_tokens) {
+  Submit neither = one_message(), both = one_message(), tools = one_message(), effort = one_message();
+  neither.messages.clear();
+  both.prompt_tokens = {1};
+  tools.messages.clear(), tools.prompt_tokens = {1}, tools.tools = {named("f")};
+  effort.messages.clear(), effort.prompt_tokens = {1}, effort.reasoning_effort = harmony::ReasoningEffort::low;
+  for (const auto encoding : encodings)
+    for (const auto* submit : {&neither, &both, &tools, &effort}) {
+      std::string id;
+      EXPECT_EQ(decode_client(encode(ClientMessage(*submit), encoding), encoding, Limits{}, &id).error().code, ErrorCode::invalid_argument);
+      EXPECT_EQ(id, "r");
+    }
+}
+
+TEST(WireLimits, text_must_be_utf8) {
+  for (const std::string& bad : {std::string("\xff"), std::string("a\xc3"), std::string("\xed\xa0\x80"), std::string("\xc0\xaf")}) {
+    Submit submit = one_message();
+    submit.messages[0] = text_message(Role::user, bad);
+    const auto decoded = decode_client(encode(ClientMessage(submit), Encoding::capnp), Encoding::capnp, Limits{});
+    ASSERT_FALSE(decoded.ok());
+    EXPECT_EQ(decoded.error().field, "messages[0].content[0].text");
+    const std::string json = R"({"type":"submit","request_id":"r","messages":[{"role":"user","content":")" + bad + R"("}]})";
+    EXPECT_EQ(decode_client(json, Encoding::json, Limits{}).error().code, ErrorCode::corrupt);
+    // A server whose text is broken sends replacement characters rather than nothing.
+    const auto delta = decode_server(encode(ServerMessage(Delta{"r", 1, {Text{0, bad}}, {}}), Encoding::json), Encoding::json, Limits{});
+    ASSERT_TRUE(delta.ok()) << delta.error().message;
+    EXPECT_NE(std::get<Text>(std::get<Delta>(*delta).events[0]).text.find("\xef\xbf\xbd"), std::string::npos);
+    EXPECT_FALSE(decode_server(encode(ServerMessage(Delta{"r", 1, {Text{0, bad}}, {}}), Encoding::capnp), Encoding::capnp, Limits{}).ok());
+  }
+}
+
+TEST(WireLimits, schemas_have_bounded_depth_in_both_encodings) {
+  for (const auto encoding : encodings)
+    for (const bool inside : {true, false}) {
+      nlohmann::ordered_json schema = nlohmann::ordered_json::object();
+      for (int depth = 1; depth < 48 + (inside ? 0 : 1); ++depth) schema = {{"items", schema}};
+      Submit submit = one_message();
+      submit.tools = {named("f")};
+      submit.tools[0].parameters = schema;
+      EXPECT_EQ(decode_client(encode(ClientMessage(submit), encoding), encoding, Limits{}).ok(), inside);
+    }
+}
+
+TEST(WireLimits, what_a_model_wrote_may_be_longer_than_a_name) {
+  const MessageStarted started{0, Role::assistant, std::string(1000, 'c'), std::string(1000, 'r'), std::string(1000, 't')};
+  for (const auto encoding : encodings)
+    EXPECT_TRUE(decode_server(encode(ServerMessage(Delta{"r", 1, {started}, {}}), encoding), encoding, Limits{}).ok());
+}
+
+}  // namespace
+}  // namespace althing::protocol::wire
