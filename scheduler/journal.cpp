@@ -2,7 +2,6 @@
 // field looks). A new field needs a new format_version, or old journals would be misread.
 #include "scheduler/journal.hpp"
 
-#include <optional>
 #include <utility>
 
 #include "scheduler/journal_fields.hpp"
@@ -118,7 +117,8 @@ StepDone read_step_done(LineReader& line) {
   return e;
 }
 
-std::optional<Event> read_event(LineReader& line) {
+// An unknown word leaves an error in the reader.
+Event read_event(LineReader& line) {
   const std::string_view word = line.word();
   if (word == "submitted") return read_submitted(line);
   if (word == "cancelled") return read_cancelled(line);
@@ -130,7 +130,8 @@ std::optional<Event> read_event(LineReader& line) {
   if (word == "ranks_ready") return line.number("epoch", ready.epoch), ready;
   if (word == "ranks_lost") return line.number("epoch", lost.epoch), lost;
   if (word == "ticked") return line.number("now_ms", ticked.now_ms), ticked;
-  return std::nullopt;
+  line.unknown_word("an event");
+  return DrainStarted{};
 }
 
 // window:tokens_per_page:layer.layer.layer
@@ -215,11 +216,10 @@ std::string to_line(const Event& event, JournalText text) {
 
 Result<Event> from_line(std::string_view text) {
   LineReader line(text);
-  std::optional<Event> event = read_event(line);
-  if (!event) return Error{ErrorCode::corrupt, "journal line: \"" + std::string(line.word().substr(0, 40)) + "\" is not an event", "journal"};
+  Event event = read_event(line);
   line.end();
   if (line.error()) return *line.error();
-  return *std::move(event);
+  return event;
 }
 
 }  // namespace althing::scheduler

@@ -174,6 +174,7 @@ class LineReader {
       error_ = Error{ErrorCode::unsupported, "token ids were redacted when this journal was written, so it cannot be replayed; keep ids to replay",
                      std::string(key)};
   }
+  void unknown_word(std::string_view expected) { fault('"' + std::string(word_.substr(0, 40)) + "\" is not " + std::string(expected)); }
   void end() {
     if (!error_ && line_.substr(at_).empty()) fault("the line is cut short: its closing \".\" is missing");
     if (!error_ && line_.substr(at_) != line_end) fault("more follows at byte " + std::to_string(at_) + " of a " + std::string(word_) + " line");
