@@ -114,14 +114,26 @@ def build(report, preset, targets, jobs, settings=()):
 
 
 def registered_tests(preset):
-    """[(name, command)] that CTest knows in a build."""
+    """[(name, command, environment)] that CTest knows in a build."""
     listed = subprocess.run(["ctest", "--test-dir", f"build/{preset}", "--show-only=json-v1"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [(test["name"], test.get("command", ["not-built"])) for test in json.loads(listed.stdout)["tests"]]
+    tests = []
+    for test in json.loads(listed.stdout)["tests"]:
+        properties = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
+        environment = dict(pair.split("=", 1) for pair in properties.get("ENVIRONMENT", []))
+        tests.append((test["name"], with_oracles(test.get("command", ["not-built"])), environment))
+    return tests
+
+
+def with_oracles(command):
+    """Python tests run in the environment that has the oracles, when there is one."""
+    is_python = re.fullmatch(r"python[\d.]*", Path(command[0]).name)
+    return [str(VENV / "bin/python"), *command[1:]] if is_python and (VENV / "complete").exists() else command
 
 
 def run_tests(report, preset, tests):
-    for name, command in tests:
-        report.run(f"{preset} {name}", command, 900, counts=True, env=SANITIZER_OPTIONS)
+    for name, command, environment in tests:
+        settings = {**SANITIZER_OPTIONS, "ALTHING_BINARY": str(ROOT / f"build/{preset}/althing"), **environment}
+        report.run(f"{preset} {name}", command, 900, counts=True, env=settings)
 
 
 def make_venv(report):
@@ -148,7 +160,7 @@ def run_sanitizers(report, options):
     if build(report, "asan", [], options.jobs):
         run_tests(report, "asan", [test for test in registered_tests("asan") if test[0] not in SOURCE_CHECKS])
     if build(report, "tsan", TSAN_TARGETS, options.jobs):
-        run_tests(report, "tsan", [(target, [f"build/tsan/tests/{target}"]) for target in TSAN_TARGETS])
+        run_tests(report, "tsan", [(target, [f"build/tsan/tests/{target}"], {}) for target in TSAN_TARGETS])
 
 
 def run_fuzzers(report, options):
