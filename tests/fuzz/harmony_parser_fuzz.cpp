@@ -1,0 +1,185 @@
+// The Harmony parser under any ids, control and unknown ones among them, strict and not. It must never crash, its deltas must be the content as
+// far as that is certain, it must agree with parse_messages, and whatever happened before, the next <|start|> must find it usable.
+// Input: one byte of settings, then a byte for each token: 0..255 stand for bytes of text, escaped by 0xFF for control and unknown ids.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "protocol/harmony/parser.hpp"
+#include "protocol/harmony/render.hpp"
+#include "protocol/tokenizer/pretokenizer.hpp"
+#include "protocol/tokenizer/utf8.hpp"
+
+namespace {
+
+using namespace althing;
+using namespace althing::protocol;
+using namespace althing::protocol::harmony;
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "broken: %s\n", what);
+  std::abort();
+}
+
+void append_utf8(std::string& out, unsigned code) {
+  if (code < 0x80) {
+    out += static_cast<char>(code);
+  } else {
+    out += static_cast<char>(0xC0 | code >> 6);
+    out += static_cast<char>(0x80 | (code & 63));
+  }
+}
+
+// A vocabulary of the 256 bytes (id = byte) and the control tokens behind them, as a tokenizer.json.
+Format make_format() {
+  using Json = nlohmann::ordered_json;
+  Json vocab = Json::object();
+  unsigned next = 0x100;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+    std::string character;
+    append_utf8(character, printable ? byte : next++);
+    vocab[character] = byte;
+  }
+  Json added = Json::array();
+  unsigned id = 256;
+  for (const char* name : {"<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|call|>", "<|return|>", "<|endoftext|>"})
+    added.push_back({{"id", id++}, {"content", name}, {"special", true}});
+  const Json split = {{"type", "Split"}, {"pattern", {{"Regex", std::string(o200k_pattern)}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  const Json file = {{"added_tokens", added},
+                     {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}}},
+                     {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
+  auto tokenizer = Tokenizer::from_tokenizer_json_text(file.dump());
+  require(tokenizer.ok(), tokenizer ? "" : tokenizer.error().message.c_str());
+  auto format = Format::of(*tokenizer);
+  require(format.ok(), format ? "" : format.error().message.c_str());
+  return *std::move(format);
+}
+
+const Format& format() {
+  static const Format made = make_format();
+  return made;
+}
+
+std::string text_of(const Message& message) {
+  require(message.content.size() == 1, "a parsed message has one text");
+  return std::get<TextContent>(message.content[0]).text;
+}
+
+std::vector<TokenId> tokens_of(const std::uint8_t* data, std::size_t size) {
+  // Words that make headers likely, as whole strings.
+  constexpr std::string_view words[] = {"assistant", "user", "tool", "final", " to=f", "json"};
+  std::vector<TokenId> tokens;
+  for (std::size_t i = 0; i < size; ++i) {
+    if (data[i] != 0xFF || i + 1 == size) {
+      tokens.push_back(data[i]);
+      continue;
+    }
+    const unsigned code = data[++i] % 24;
+    if (code < 16) {
+      tokens.push_back(256 + code % 9);  // the control tokens and the first id behind them, which does not exist
+    } else if (code < 22) {
+      for (const char c : words[code - 16]) tokens.push_back(static_cast<std::uint8_t>(c));
+    } else {
+      tokens.push_back(code == 22 ? 0xFFFFFFFFu : 0xFFu);
+    }
+  }
+  return tokens;
+}
+
+// Follows one parser and holds what it must give for the message at hand.
+class Watch {
+ public:
+  Watch(std::optional<Role> role, bool strict) : parser(format(), role, strict) {}
+
+  StreamableParser parser;
+
+  Status step(std::optional<TokenId> token) {
+    const auto before = parser.state();
+    const std::size_t messages = parser.messages().size();
+    const Status status = token ? parser.process(*token) : parser.finish();
+    require(status.ok() || !status.error().field.empty(), "an error has a kind");
+    const bool completed = parser.messages().size() > messages;
+    require(parser.messages().size() <= messages + 1, "one message a step");
+    if (before == StreamableParser::State::content) {
+      require(status.ok(), "content takes any token");
+      completed ? complete() : grow(*token);
+    }
+    if (parser.state() == StreamableParser::State::content && before != StreamableParser::State::content) {
+      require(parser.current_role().has_value() && parser.current_content().empty(), "content begins empty, with a role");
+      deltas_.clear(), bytes_.clear();
+      known_ = true;
+    }
+    if (parser.state() != StreamableParser::State::content) {
+      require(!parser.last_content_delta() && !parser.current_channel() && !parser.current_recipient() && !parser.current_content_type(),
+              "nothing is known of a message that is not there");
+    }
+    return status;
+  }
+
+ private:
+  void grow(TokenId token) {
+    const auto delta = parser.last_content_delta();
+    deltas_ += delta.value_or("");
+    require(valid_utf8_prefix(deltas_) == deltas_.size(), "deltas are UTF-8");
+    if (const auto known = format().tokenizer->bytes_of(token)) {
+      bytes_ += *known;
+    } else {
+      known_ = false;
+    }
+    require(known_ || !delta, "an unknown id stops the deltas");
+  }
+
+  void complete() {
+    const std::string content = text_of(parser.messages().back());
+    require(content.starts_with(deltas_), "the content begins with its deltas");
+    require(valid_utf8_prefix(content) == content.size(), "content is UTF-8");
+    std::string storage;
+    if (known_) require(content == valid_utf8(bytes_, storage), "content is the lossy decoding of its bytes");
+    if (!known_) require(content.substr(deltas_.size()).starts_with(replacement_character), "unknown ids leave a mark");
+  }
+
+  std::string deltas_, bytes_;
+  bool known_ = true;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0 || size > 4096) return 0;
+  const bool strict = data[0] & 1;
+  const unsigned role_code = data[0] >> 1 & 7;
+  const std::optional<Role> role = role_code < 5 ? std::optional(static_cast<Role>(role_code)) : std::nullopt;
+  const std::vector<TokenId> tokens = tokens_of(data + 1, size - 1);
+
+  Watch watch(role, strict);
+  bool failed = false;
+  for (const TokenId token : tokens) failed |= !watch.step(token);
+  require(watch.parser.tokens().size() == tokens.size(), "every token is kept");
+  const auto state = nlohmann::json::parse(watch.parser.state_json(), nullptr, false);
+  require(state.is_object() && state.contains("state"), "the state is JSON");
+  failed |= !watch.step(std::nullopt);
+
+  const auto whole = parse_messages(format(), tokens, role, strict);
+  require(whole.ok() == !failed, "parse_messages fails when a step fails");
+  if (whole) {
+    require(whole->size() == watch.parser.messages().size(), "parse_messages gives the same messages");
+    for (const Message& message : *whole) {
+      const auto again = message_from_json(to_json(message));
+      require(again && to_json(*again) == to_json(message), "messages survive JSON");
+      (void)render_message(format(), message, false).ok();
+    }
+  }
+
+  // Out of a header by its end, then a whole message.
+  if (watch.parser.state() == StreamableParser::State::header) (void)watch.step(format().message).ok();
+  if (watch.parser.state() == StreamableParser::State::content) (void)watch.step(format().end).ok();
+  const std::size_t messages = watch.parser.messages().size();
+  for (const TokenId token : format().tokenizer->encode_with_special("<|start|>assistant<|channel|>final<|message|>found<|end|>"))
+    require(watch.step(token).ok(), "a whole message is read after anything");
+  require(watch.parser.messages().size() == messages + 1 && text_of(watch.parser.messages().back()) == "found", "the message is found");
+  return 0;
+}
