@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "protocol/tokenizer/detokenizer.hpp"
+#include "protocol/tokenizer/pretokenizer.hpp"
 #include "protocol/tokenizer/tokenizer.hpp"
 #include "protocol/tokenizer/utf8.hpp"
 
@@ -17,7 +18,7 @@ using namespace althing::protocol;
 
 // All bytes and a few merges, written as loaders read it.
 std::string small_tokenizer_json() {
-  std::string vocab, stand_ins;
+  std::string vocab;
   unsigned next = 0x100;
   for (unsigned byte = 0; byte < 256; ++byte) {
     const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
@@ -31,11 +32,13 @@ std::string small_tokenizer_json() {
       key = {static_cast<char>(0xC0 | c >> 6), static_cast<char>(0x80 | (c & 0x3F))};
     vocab += "\"" + key + "\":" + std::to_string(byte) + ",";
   }
-  return R"({"added_tokens":[{"id":261,"content":"<|s|>","special":true},{"id":262,"content":"<|","special":true}],"normalizer":null,"pre_tokenizer":{"type":"Sequence",)"
-         R"("pretokenizers":[{"type":"Split","pattern":{"Regex":"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+)"
-         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*)"
-         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},"behavior":"Isolated","invert":false},)"
-         R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]},"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{)" +
+  std::string pattern;
+  for (const char c : o200k_pattern) pattern += c == '\\' ? "\\\\" : std::string(1, c);
+  return R"({"added_tokens":[{"id":261,"content":"<|s|>","special":true},{"id":262,"content":"<|","special":true}],)"
+         R"("normalizer":null,"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":")" +
+         pattern +
+         R"("},"behavior":"Isolated","invert":false},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]},)"
+         R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{)" +
          vocab + R"("ab":256,"aa":257,"aaa":258,"ba":259,"aab":260},"merges":["a b",["a","a"],["aa","a"],"a aa",["b","a"],"aa b"]}})";
 }
 
