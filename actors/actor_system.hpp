@@ -1,5 +1,5 @@
 // How every CAF system of the project is configured: the shared queue scheduler, no extra middleman threads (both measured: a third of the round
-// trip), heartbeats on, and TLS with both sides' certificates wherever the middleman is loaded. Without certificates the constructor refuses, because
+// trip), and TLS with both sides' certificates wherever the middleman is loaded. Without certificates the constructor refuses, because
 // CAF would silently speak anonymous TLS.
 #pragma once
 

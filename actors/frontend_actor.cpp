@@ -193,9 +193,10 @@ void Frontend::grant(std::uint32_t credit) {
   }
 }
 
-void Frontend::resume(std::uint64_t last_sequence) {
-  if (last_sequence == 0 && accepted_) to_client(*accepted_);
-  send_log(static_cast<std::size_t>(last_sequence));
+void Frontend::resume(const ClientResume& resume) {
+  attachment_ = resume.attachment;
+  if (resume.last_sequence == 0 && accepted_) to_client(*accepted_);
+  send_log(static_cast<std::size_t>(resume.last_sequence));
 }
 
 void Frontend::cancel(const Error& error) {
@@ -233,7 +234,7 @@ void Frontend::send_log(std::size_t from) {
   for (std::size_t i = from; i < log_.size(); ++i) to_client(log_[i]);
 }
 
-void Frontend::to_client(wire::ServerMessage message) { self_->send(start_.gateway, ToClient{start_.client_id, std::move(message)}); }
+void Frontend::to_client(wire::ServerMessage message) { self_->send(start_.gateway, ToClient{start_.client_id, attachment_, std::move(message)}); }
 
 caf::behavior frontend_actor(caf::stateful_actor<Frontend>* self, std::shared_ptr<const FrontendShared> shared, FrontendStart start) {
   guard(self);
@@ -246,7 +247,7 @@ caf::behavior frontend_actor(caf::stateful_actor<Frontend>* self, std::shared_pt
       [&frontend](const TokensDrawn& drawn) { frontend.drawn(drawn); },
       [&frontend](const Finished& finished) { frontend.finished(finished); },
       [&frontend](const ClientGrant& grant) { frontend.grant(grant.credit); },
-      [&frontend](const ClientResume& resume) { frontend.resume(resume.last_sequence); },
+      [&frontend](const ClientResume& resume) { frontend.resume(resume); },
       [&frontend](const ClientCancel& cancel) { frontend.cancel(cancel.error); },
       [&frontend](flush_beat) { frontend.flush_due(); },
       [&frontend](tick_beat) { frontend.beat(); },

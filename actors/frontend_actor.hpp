@@ -47,7 +47,7 @@ class Frontend {
   void drawn(const TokensDrawn& drawn);
   void finished(const Finished& finished);
   void grant(std::uint32_t credit);
-  void resume(std::uint64_t last_sequence);
+  void resume(const ClientResume& resume);
   void cancel(const Error& error);
   void flush_due();
   void scheduler_down();
@@ -82,6 +82,7 @@ class Frontend {
   std::uint64_t credit_ = 0;
   bool flush_scheduled_ = false;
   bool ended_ = false;
+  std::uint32_t attachment_ = 0;
   Clock::time_point stalled_since_;
   Clock::time_point last_token_;
 };

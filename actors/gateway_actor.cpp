@@ -20,6 +20,16 @@ constexpr std::chrono::milliseconds idle_poll{100};
 constexpr std::chrono::milliseconds retry_poll{2};
 constexpr int frames_at_once = 256;
 
+const std::string no_request;
+
+template <class Message>
+const std::string& request_id_of(const Message& message) {
+  if constexpr (requires { message.request_id; })
+    return message.request_id;
+  else
+    return no_request;
+}
+
 }  // namespace
 
 std::uint32_t Gateway::Client::open() const {
@@ -76,14 +86,14 @@ bool Gateway::drain_mailbox() {
       [&](ToClient& out) {
         const auto client = clients_.find(out.client_id);
         if (client == clients_.end()) return;
-        const std::string* ended = nullptr;
-        if (const auto* done = std::get_if<wire::Done>(&out.message)) ended = &done->request_id;
-        if (const auto* error = std::get_if<wire::ErrorReply>(&out.message)) ended = &error->request_id;
-        if (ended != nullptr)
-          if (const auto stream = client->second.streams.find(*ended); stream != client->second.streams.end()) stream->second.ended = true;
+        const std::string& id = std::visit([](const auto& message) -> const std::string& { return request_id_of(message); }, out.message);
+        const auto stream = client->second.streams.find(id);
+        if (stream == client->second.streams.end()) return;
+        if (std::holds_alternative<wire::Done>(out.message) || std::holds_alternative<wire::ErrorReply>(out.message)) stream->second.ended = true;
         const auto session = sessions_.find(client->second.route);
         // Without a connection the frontend's log keeps it; a resume asks for it again.
-        if (session != sessions_.end()) reply(session->first, session->second, out.message);
+        if (session == sessions_.end() || !stream->second.attached || out.attachment != stream->second.attachment) return;
+        reply(session->first, session->second, out.message);
       },
       [&](const StreamClosed& closed) {
         const auto client = clients_.find(closed.client_id);
@@ -156,12 +166,12 @@ void Gateway::on_message(const std::string& route, Session& session, wire::Clien
   if (const auto* hello = std::get_if<wire::Hello>(&message)) return on_hello(route, session, *hello);
   if (const auto* ping = std::get_if<wire::Ping>(&message)) return reply(route, session, wire::Pong{ping->nonce, options_.instance});
   if (const auto* grant = std::get_if<wire::Grant>(&message))
-    return to_stream(route, session, grant->request_id, [&](const caf::actor& stream) { send(stream, ClientGrant{grant->credit}); });
+    return to_stream(route, session, grant->request_id, [&](Stream& stream) { send(stream.frontend, ClientGrant{grant->credit}); });
   if (const auto* resume = std::get_if<wire::Resume>(&message))
-    return to_stream(route, session, resume->request_id, [&](const caf::actor& stream) { send(stream, ClientResume{resume->last_sequence}); });
+    return to_stream(route, session, resume->request_id, [&](Stream& stream) { this->resume(stream, resume->last_sequence); });
   const auto& cancel = std::get<wire::Cancel>(message);
-  to_stream(route, session, cancel.request_id, [&](const caf::actor& stream) {
-    send(stream, ClientCancel{Error{ErrorCode::cancelled, "cancelled by the client", ""}});
+  to_stream(route, session, cancel.request_id, [&](Stream& stream) {
+    send(stream.frontend, ClientCancel{Error{ErrorCode::cancelled, "cancelled by the client", ""}});
   });
 }
 
@@ -177,6 +187,8 @@ void Gateway::on_hello(const std::string& route, Session& session, const wire::H
   }
   Client& client = clients_[hello.client_id];
   if (!client.route.empty() && client.route != route) sessions_.erase(client.route);  // its older connection
+  if (client.route != route)
+    for (auto& [id, stream] : client.streams) stream.attached = false;
   client.route = route;
   session.client_id = hello.client_id;
   log(LogLevel::debug, "hello", {{"client", hello.client_name}, {"sessions", sessions_.size()}});
@@ -190,8 +202,7 @@ void Gateway::on_hello(const std::string& route, Session& session, const wire::H
 void Gateway::on_submit(const std::string& route, Session& session, wire::Submit submit) {
   Client& client = clients_[session.client_id];
   if (const auto known = client.streams.find(submit.request_id); known != client.streams.end()) {
-    send(known->second.frontend, ClientResume{0});
-    return;
+    return resume(known->second, 0);
   }
   if (client.open() >= shared_->limits.requests_per_session_max) {
     shared_->metrics->request_rejected(ErrorCode::busy);
@@ -213,15 +224,14 @@ void Gateway::on_submit(const std::string& route, Session& session, wire::Submit
   client.streams[id].frontend = system().spawn(frontend_actor, shared_, std::move(start));
 }
 
-void Gateway::to_stream(const std::string& route, Session& session, const std::string& request_id,
-                        const std::function<void(const caf::actor&)>& say) {
+void Gateway::to_stream(const std::string& route, Session& session, const std::string& request_id, const std::function<void(Stream&)>& say) {
   Client& client = clients_[session.client_id];
   const auto stream = client.streams.find(request_id);
   if (stream == client.streams.end())
     return reply_error(
         route, session, request_id,
         Error{ErrorCode::not_found, "no request '" + request_id + "' of this client; it ended a while ago, or the server restarted", "request_id"});
-  say(stream->second.frontend);
+  say(stream->second);
 }
 
 void Gateway::reply(const std::string& route, Session& session, const wire::ServerMessage& message) {
@@ -286,6 +296,11 @@ void Gateway::drain_unsent() {
     }
   }
   for (const std::string& route : gone_routes) drop_session(route);
+}
+
+void Gateway::resume(Stream& stream, std::uint64_t last_sequence) {
+  stream.attached = true;
+  send(stream.frontend, ClientResume{last_sequence, ++stream.attachment});
 }
 
 void Gateway::drop_session(const std::string& route) {

@@ -53,6 +53,10 @@ class Gateway : public caf::blocking_actor {
   };
   struct Stream {
     caf::actor frontend;
+    // Counts the connections that asked for this stream; 0 is the one that submitted it. `attached` is false from a reconnect until the client
+    // resumes.
+    std::uint32_t attachment = 0;
+    bool attached = true;
     bool ended = false;  // its Done or ErrorReply went out; it lingers for resumes
   };
   // One client, across reconnects.
@@ -68,12 +72,13 @@ class Gateway : public caf::blocking_actor {
   void on_message(const std::string& route, Session& session, protocol::wire::ClientMessage message);
   void on_hello(const std::string& route, Session& session, const protocol::wire::Hello& hello);
   void on_submit(const std::string& route, Session& session, protocol::wire::Submit submit);
-  void to_stream(const std::string& route, Session& session, const std::string& request_id, const std::function<void(const caf::actor&)>& say);
+  void to_stream(const std::string& route, Session& session, const std::string& request_id, const std::function<void(Stream&)>& say);
   void reply(const std::string& route, Session& session, const protocol::wire::ServerMessage& message);
   void reply_error(const std::string& route, Session& session, const std::string& request_id, Error error);
   void refuse(const std::string& route, protocol::wire::Encoding encoding, bool delimiter, Error error);
   void send_body(const std::string& route, Session& session, std::string body);
   bool try_send(const std::string& route, const Session& session, const std::string& body, bool& gone);
+  void resume(Stream& stream, std::uint64_t last_sequence);
   void drop_session(const std::string& route);
   void drain_unsent();
   void expire();

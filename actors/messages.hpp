@@ -122,14 +122,17 @@ struct MembershipLost {
 // Frontend -> gateway: for the client, wherever it is connected now.
 struct ToClient {
   std::string client_id;
+  std::uint32_t attachment = 0;  // the newest that the frontend has heard of
   protocol::wire::ServerMessage message;
 };
 // Gateway -> frontend.
 struct ClientGrant {
   std::uint32_t credit = 0;
 };
+// Everything after `last_sequence` again. What was on its way under an older attachment is not passed on, so nothing comes twice or out of order.
 struct ClientResume {
   std::uint64_t last_sequence = 0;
+  std::uint32_t attachment = 0;
 };
 struct ClientCancel {
   Error error;

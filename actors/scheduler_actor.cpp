@@ -178,9 +178,11 @@ void SchedulerShell::membership_lost(const MembershipLost& lost) {
 void SchedulerShell::actor_down(const caf::actor_addr& source) {
   for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
     if (!ranks_[r].actor || ranks_[r].actor != source) continue;
+    const bool current = ranks_[r].epoch == epoch_;
     ranks_[r].actor = nullptr;
     options_.metrics->rank_up(r, false);
-    if (epoch_usable_ && ranks_[r].epoch == epoch_) fail(epoch_, {}, "the connection to rank " + std::to_string(r) + " ended");
+    // Also while the membership is still being put together: nobody else would notice, and it would never be complete.
+    if (current) fail(epoch_, {}, "the connection to rank " + std::to_string(r) + " ended");
     return;
   }
   // A frontend that ended while its request lives: the request has no reader any more.
@@ -210,17 +212,23 @@ void SchedulerShell::drain() {
 void SchedulerShell::beat() {
   feed(Ticked{now_ms()});
   if (journal_) journal_->flush();
-  if (epoch_usable_ && !pending_steps_.empty() && Clock::now() - pending_steps_.begin()->second.sent > options_.step_timeout) {
-    std::vector<std::uint32_t> stuck;
-    for (std::uint32_t r = 0; r < ranks_.size(); ++r)
-      if (Clock::now() - ranks_[r].progress > options_.step_timeout / 2) stuck.push_back(r);
-    fail(epoch_, stuck, "step " + std::to_string(pending_steps_.begin()->first) + " did not end within its deadline");
-  }
+  if (epoch_usable_) check_progress();
   if (core_->stats().draining && live_.empty() && !drained_told_ && options_.on_drained) {
     drained_told_ = true;
     options_.on_drained();
   }
   self_->delayed_send(self_, beat_interval, tick_beat_v);
+}
+
+// A step that takes too long is somebody's fault: whoever has not answered a probe meanwhile. A rank may also freeze while there is nothing to do.
+void SchedulerShell::check_progress() {
+  const auto now = Clock::now();
+  const bool late = !pending_steps_.empty() && now - pending_steps_.begin()->second.sent > options_.step_timeout;
+  const auto patience = late ? options_.step_timeout / 2 : options_.step_timeout;
+  std::vector<std::uint32_t> silent;
+  for (std::uint32_t r = 0; r < ranks_.size(); ++r)
+    if (now - ranks_[r].progress > patience) silent.push_back(r);
+  if (late || !silent.empty()) fail(epoch_, silent, late ? "a step did not end within its deadline" : "a rank does not answer");
 }
 
 void SchedulerShell::probe() {
@@ -247,7 +255,10 @@ caf::behavior scheduler_actor(caf::stateful_actor<SchedulerShell>* self, Schedul
     return {};
   }
   SchedulerShell& shell = self->state;
-  self->set_down_handler([self](caf::down_msg& down) { self->state.actor_down(down.source); });
+  self->set_down_handler([self](caf::down_msg& down) {
+    log(LogLevel::debug, "actor_down", {{"reason", self->system().render(down.reason)}});
+    self->state.actor_down(down.source);
+  });
   self->delayed_send(self, beat_interval, tick_beat_v);
   self->delayed_send(self, probe_interval, probe_beat_v);
   return {

@@ -76,6 +76,7 @@ class SchedulerShell {
   void run_step(const StepPlan& plan);
   void finish(const Finished& finished);
   void lose_epoch(std::uint64_t epoch);
+  void check_progress();
   void fail(std::uint64_t epoch, const std::vector<std::uint32_t>& ranks, const std::string& cause);
   std::uint64_t now_ms() const;
 
