@@ -1,3 +1,6 @@
+// The client's decisions: when to greet, ping, resume, grant and give up. Two rules keep a stream from hanging or ending twice: only messages that
+// are answered at once (hello, submit, ping) start the clock of the server's silence, and a stream leaves the map before its handler hears the end.
+// What a server says about a connection it does not know reaches us before its Welcome does, because one connection keeps its order.
 #include "protocol/client/client.hpp"
 
 #include <fmt/format.h>

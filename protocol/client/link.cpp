@@ -1,3 +1,6 @@
+// All of ZeroMQ that the client needs. Options whose defaults hurt are set here: bounded linger, heartbeats on the connection (a cable that was
+// pulled is noticed), a bound on what the peer may announce, quick reconnection. Exceptions of cppzmq end in this file. The socket stays with the
+// thread that polls; ZeroMQ's own thread does the TCP work meanwhile.
 #include "protocol/client/link.hpp"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// The table of what may stand in which field. A checker keeps the first complaint and goes on without effect, so that checks read as a list.
+// Numbers are compared so that NaN fails. Lengths come before UTF-8, so that no work is done on what is too long anyway.
+// What the decoders checked already for their own safety (counts) is checked again here, where the rules stand together.
 #include "protocol/wire/check.hpp"
 
 #include <simdjson.h>
@@ -62,6 +65,9 @@ class Checker {
     if (value.name.empty()) complain(ErrorCode::invalid_argument, field + ".name is empty; the model calls a function by its name", field + ".name");
     text(field + ".description", value.description);
     if (!value.parameters || failed()) return;
+    if (!value.parameters->is_object())
+      return complain(ErrorCode::invalid_argument,
+                      field + ".parameters must be a JSON schema, which is an object, not " + value.parameters->type_name(), field + ".parameters");
     if (const std::size_t depth = depth_of(*value.parameters); depth > json_schema_depth_max)
       complain(ErrorCode::too_large,
                field + ".parameters nests " + std::to_string(depth) + " deep, over the limit of " + std::to_string(json_schema_depth_max),

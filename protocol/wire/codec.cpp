@@ -1,3 +1,6 @@
+// The door through which all bytes come: length first, then the form of the encoding, then the contents.
+// Nothing behind it sees a body longer than frame_bytes_max, and nothing before it sees a message that check() has not passed.
+// A new encoding is one more letter here and one more pair of files.
 #include "protocol/wire/codec.hpp"
 
 #include <algorithm>

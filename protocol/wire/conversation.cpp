@@ -1,3 +1,6 @@
+// From a submit to the conversation that is rendered. What the client wrote stays as it is; only what it left out is added: a system message, and the
+// place where functions are declared. Names of functions end up inside of the prompt's own grammar, so they are checked here once more and harder
+// than on the wire. Nothing is dropped silently: what cannot be placed is an error that names it.
 #include "protocol/wire/conversation.hpp"
 
 #include <algorithm>

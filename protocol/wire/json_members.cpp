@@ -1,3 +1,6 @@
+// Readers of single JSON members. Conversions are exact or refused: no number is rounded, cut or wrapped on its way into a field.
+// 64-bit numbers may come as strings of digits, because half of the world's JSON writers cannot write them as numbers.
+// A reader never stops the caller: it leaves an error and returns the default.
 #include "protocol/wire/json_members.hpp"
 
 #include <charconv>

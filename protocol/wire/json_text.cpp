@@ -1,3 +1,6 @@
+// JSON text to a value, by way of simdjson: it bounds the depth, validates UTF-8 and numbers, and is linear. nlohmann's own parser is not: for
+// ordered objects it looks each key up in a list of all earlier ones, which a client could use to keep the server busy for hours with one frame.
+// The value is built by appending, and keys that appear twice are found by sorting.
 #include "protocol/wire/json_text.hpp"
 
 #include <simdjson.h>
@@ -27,21 +30,32 @@ std::optional<std::string> repeated_key(const ordered_json::object_t& members) {
   return std::string(twice->substr(0, 64));
 }
 
-// Recursion is bounded: simdjson has refused deeper texts already.
-ordered_json convert(const dom::element& element, std::optional<Error>& error) {
+struct Depth {
+  std::size_t left, max;
+  Depth inner() const { return {left - 1, max}; }
+};
+
+Error too_deep(std::size_t depth_max) { return not_json("it nests deeper than " + std::to_string(depth_max) + " arrays and objects; flatten it"); }
+
+// Recursion is bounded twice: simdjson has refused deeper texts, except that it does not count an empty array or object.
+ordered_json convert(const dom::element& element, Depth depth, std::optional<Error>& error) {
+  if (depth.left == 0 && (element.is_array() || element.is_object())) {
+    if (!error) error = too_deep(depth.max);
+    return nullptr;
+  }
   switch (element.type()) {
     case dom::element_type::ARRAY: {
       ordered_json array = ordered_json::array();
       auto& items = array.get_ref<ordered_json::array_t&>();
       const dom::array source = element.get_array().value_unsafe();
-      for (const dom::element item : source) items.push_back(convert(item, error));
+      for (const dom::element item : source) items.push_back(convert(item, depth.inner(), error));
       return array;
     }
     case dom::element_type::OBJECT: {
       ordered_json object = ordered_json::object();
       auto& members = object.get_ref<ordered_json::object_t&>();
       const dom::object source = element.get_object().value_unsafe();
-      for (const dom::key_value_pair member : source) members.emplace_back(std::string(member.key), convert(member.value, error));
+      for (const dom::key_value_pair member : source) members.emplace_back(std::string(member.key), convert(member.value, depth.inner(), error));
       if (auto key = repeated_key(members); key && !error)
         error = not_json("the key \"" + *key + "\" appears twice in one object; send each key once");
       return object;
@@ -68,11 +82,10 @@ Result<ordered_json> parse_json(std::string_view text, std::size_t depth_max) {
   dom::parser parser;
   if (const auto failure = parser.allocate(text.size(), depth_max + 1)) return not_json(simdjson::error_message(failure));
   const auto parsed = parser.parse(text.data(), text.size());
-  if (parsed.error() == simdjson::DEPTH_ERROR)
-    return not_json("it nests deeper than " + std::to_string(depth_max) + " arrays and objects; flatten it");
+  if (parsed.error() == simdjson::DEPTH_ERROR) return too_deep(depth_max);
   if (parsed.error()) return not_json(simdjson::error_message(parsed.error()));
   std::optional<Error> error;
-  ordered_json value = convert(parsed.value_unsafe(), error);
+  ordered_json value = convert(parsed.value_unsafe(), Depth{depth_max, depth_max}, error);
   if (error) return std::move(*error);
   return value;
 }

@@ -152,7 +152,9 @@ TEST(Client, a_handler_may_submit_and_cancel) {
   ASSERT_TRUE(client
                   .submit(request("same"),
                           [&](const StreamEvent& event) {
-                            if (std::holds_alternative<Done>(event)) EXPECT_TRUE(client.submit(request("same"), second.handler()).ok());
+                            if (std::holds_alternative<Done>(event)) {
+                              EXPECT_TRUE(client.submit(request("same"), second.handler()).ok());
+                            }
                           })
                   .ok());
   EXPECT_EQ(client.submit(request("same"), second.handler()).error().code, ErrorCode::invalid_argument);

@@ -1,3 +1,6 @@
+// What is added to a client's conversation, and what must not be touched. The rendering of the result is tested with the Harmony format;
+// here the messages and their parts are looked at. Each test is one regime: with and without system message, with and without developer message,
+// with tools in one place, in the other, and in both.
 #include "protocol/wire/conversation.hpp"
 
 #include <gtest/gtest.h>

@@ -84,7 +84,7 @@ inline std::vector<protocol::wire::ServerMessage> server_samples() {
   using namespace protocol::wire;
   std::vector<ServerMessage> samples = {
       Welcome{1, "b2f1c9", "gpt-oss-20b", 131072, 4194304, 15000},
-      Accepted{"r-1", 68, 18446744073709551615ULL},
+      protocol::wire::Accepted{"r-1", 68, 18446744073709551615ULL},
       Delta{"r-1",
             1,
             {MessageStarted{0, protocol::harmony::Role::assistant, "commentary", "functions.get_current_weather", "<|constrain|>json"},
