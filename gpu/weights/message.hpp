@@ -2,10 +2,6 @@
 // one line of valid text whatever they hold.
 #pragma once
 
-// The gpu target does not link the fmt library; its header-only form needs nothing to link.
-#ifndef FMT_HEADER_ONLY
-#define FMT_HEADER_ONLY
-#endif
 #include <fmt/format.h>
 
 #include <cstddef>

@@ -57,10 +57,10 @@ Status check_numbers(const fs::path& directory, const std::vector<std::string>& 
                    printable(file)};
   }
   if (total != 0 && files.size() != total)
-    return Error{
-        ErrorCode::not_found,
-        fmt::format("{}: holds {} of {} shards (…-of-{:05}.safetensors); download the others", printable_path(directory), files.size(), total, total),
-        printable_path(directory)};
+    return Error{ErrorCode::not_found,
+                 fmt::format("{}: holds {} of {} shards (...-of-{:05}.safetensors); download the others", printable_path(directory), files.size(),
+                             total, total),
+                 printable_path(directory)};
   return Ok{};
 }
 

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpu/weights/mapped_file.hpp"
@@ -70,7 +71,8 @@ constexpr const char* first = "model-00001-of-00002.safetensors";
 constexpr const char* second = "model-00002-of-00002.safetensors";
 constexpr const char* index_name = "model.safetensors.index.json";
 
-std::vector<FolderFault> folder_faults() {
+// What may be wrong with the folder and its index.
+std::vector<FolderFault> index_faults() {
   const auto edit_index = [](const char* from, const char* to) {
     return [from, to](const TemporaryFolder& f) { f.write(index_name, tests::replaced(tests::read_text(f.path() / index_name), from, to)); };
   };
@@ -106,6 +108,13 @@ std::vector<FolderFault> folder_faults() {
       {"index without a map", edit_index("weight_map", "weight_mop"), c, {index_name, "weight_map"}},
       {"index not JSON", edit_index("{", "["), c, {index_name, "JSON"}},
       {"index with an empty map", [](const TemporaryFolder& f) { f.write(index_name, R"({"weight_map":{}})"); }, c, {index_name, "empty"}},
+  };
+}
+
+// What may be wrong with the shards themselves; starts from the same.
+std::vector<FolderFault> shard_faults() {
+  const auto c = ErrorCode::corrupt;
+  return {
       {"a single file beside the index",
        [](const TemporaryFolder& f) { f.write("model.safetensors", safetensors_of({})); },
        c,
@@ -164,7 +173,9 @@ std::vector<FolderFault> folder_faults() {
 }
 
 TEST(Checkpoint, every_fault_of_a_folder_is_named) {
-  for (const FolderFault& fault : folder_faults()) {
+  std::vector<FolderFault> faults = index_faults();
+  for (FolderFault& fault : shard_faults()) faults.push_back(std::move(fault));
+  for (const FolderFault& fault : faults) {
     TemporaryFolder folder;
     folder.write("config.json", "{}");
     tests::write_sharded(folder, six_tensors(), 4);

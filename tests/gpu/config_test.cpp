@@ -17,10 +17,10 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr const char* rope_scaling =
-    R"("rope_theta":150000,"rope_scaling":{"rope_type":"yarn","factor":32.0,"beta_fast":32.0,"beta_slow":1.0,"original_max_position_embeddings":4096,"truncate":false},)";
-constexpr const char* rope_parameters =
-    R"("rope_parameters":{"rope_theta":150000,"rope_type":"yarn","factor":32.0,"beta_fast":32.0,"beta_slow":1.0,"original_max_position_embeddings":4096,"truncate":false},)";
+constexpr const char* rope_scaling = R"("rope_theta":150000,"rope_scaling":{"rope_type":"yarn","factor":32.0,"beta_fast":32.0,"beta_slow":1.0,)"
+                                     R"("original_max_position_embeddings":4096,"truncate":false},)";
+constexpr const char* rope_parameters = R"("rope_parameters":{"rope_theta":150000,"rope_type":"yarn","factor":32.0,"beta_fast":32.0,"beta_slow":1.0,)"
+                                        R"("original_max_position_embeddings":4096,"truncate":false},)";
 
 // Sizes of gpt-oss-20b, with four layers.
 std::string hugging_face(const std::string& rope = rope_scaling) {
