@@ -191,8 +191,8 @@ struct ServerFrame {
   requestId @0 :Text;
   # The request it is about; empty for welcome, pong, and errors of the session.
   sequence @1 :UInt64;
-  # For delta, done and error: 1, 2, 3 … within the request. 0 in an error that is not part of a stream (a request that never started, a resume of an
-  # unknown one, an error of the session).
+  # For delta, done and error: 1, 2, 3 … within the request. 0 in an error that is not part of a stream (a frame that was refused, a resume of an unknown
+  # request, an error of the session).
   union {
     welcome @2 :Welcome;
     # Answers hello.

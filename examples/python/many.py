@@ -36,7 +36,7 @@ def stream(session, first, step, submits, report):
             message = next(source)
         except ServerError as error:
             for key in list(started):
-                close(key, error={'code': error.code, 'message': str(error)})
+                close(key, error={'code': error.code, 'message': error.message})
             return
         key = message.get('request_id')
         if key not in started or message['type'] == 'accepted':

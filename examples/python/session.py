@@ -18,7 +18,7 @@ class ServerError(Exception):
 
     def __init__(self, code, message):
         super().__init__(f'{code}: {message}')
-        self.code = code
+        self.code, self.message = code, message
 
 
 class Session:
@@ -50,8 +50,9 @@ class Session:
                 self.heard = time.monotonic()
                 if message['type'] == 'error' and not message['request_id']:
                     # "say hello first" means that the connection is new to the server: it has restarted, and our requests went with it.
-                    lost = self.instance and message['error']['code'] == 'unavailable'
-                    raise ServerError('core_lost' if lost else message['error']['code'], message['error']['message'])
+                    if self.instance and message['error']['code'] == 'unavailable':
+                        raise ServerError('core_lost', f'the server at {self.endpoint} has restarted; run this again')
+                    raise ServerError(message['error']['code'], message['error']['message'])
                 if message['type'] == 'pong' and message['server_instance'] != self.instance:
                     raise ServerError('core_lost', f'the server at {self.endpoint} has restarted; run this again')
                 if message['type'] != 'pong':
