@@ -68,7 +68,7 @@ std::uint64_t draw_key(std::uint64_t seed, std::uint32_t choice, std::uint32_t p
 }
 std::uint64_t noise_bits(std::uint64_t key, TokenId token) { return mix(key + golden * (std::uint64_t{token} + 1)); }
 double gumbel(std::uint64_t bits) {
-  const double uniform = (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
+  const double uniform = (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52;  // 52 bits: with 53 the largest would round to 1
   return -std::log(-std::log(uniform));
 }
 
