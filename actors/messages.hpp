@@ -55,7 +55,7 @@ namespace actors {
 
 // --- core -> rank ---
 
-// Asks a rank for its status; the answer proves that its mailbox is being served.
+// Asks a rank's pulse for its status.
 struct Probe {
   std::uint64_t sent_ms = 0;  // the core's monotonic clock, given back in the answer
 };
@@ -66,12 +66,15 @@ struct Probe {
 struct RankReady {
   std::uint32_t rank = 0;
   std::uint64_t epoch = 0;
-  caf::actor actor;
+  caf::actor actor;  // takes plans
+  caf::actor pulse;  // answers probes, also while a step is being computed
 };
 struct RankStatus {
   std::uint32_t rank = 0;
   std::uint64_t epoch = 0;
   std::uint64_t probe_sent_ms = 0;
+  bool busy = false;                         // a step is being computed …
+  std::uint64_t progress = 0;                // … and this grows with every layer of it
   std::vector<std::uint64_t> expert_tokens;  // layer-major, cumulative since the rank's process started
 };
 // A plan could not be run; the rank is alive and waits for a new epoch.
@@ -88,11 +91,11 @@ typename Inspector::result_type inspect(Inspector& f, Probe& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankReady& x) {
-  return f(caf::meta::type_name("RankReady"), x.rank, x.epoch, x.actor);
+  return f(caf::meta::type_name("RankReady"), x.rank, x.epoch, x.actor, x.pulse);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankStatus& x) {
-  return f(caf::meta::type_name("RankStatus"), x.rank, x.epoch, x.probe_sent_ms, x.expert_tokens);
+  return f(caf::meta::type_name("RankStatus"), x.rank, x.epoch, x.probe_sent_ms, x.busy, x.progress, x.expert_tokens);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StepFailed& x) {

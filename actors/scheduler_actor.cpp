@@ -13,6 +13,9 @@ namespace {
 
 constexpr std::chrono::milliseconds beat_interval{20};
 constexpr std::chrono::milliseconds probe_interval{200};
+constexpr std::uint32_t steps_to_forget_strikes = 256;
+constexpr std::uint32_t strikes_max = 6;
+constexpr double absent_age_seconds = 1000.0;
 
 double seconds_since(std::chrono::steady_clock::time_point then) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
@@ -119,6 +122,7 @@ void SchedulerShell::step_done(StepResult& result) {
   const auto it = pending_steps_.find(result.step.value);
   if (it == pending_steps_.end() || result.epoch.value != epoch_) return;  // an epoch that is over
   options_.metrics->step(seconds_since(it->second.sent), it->second.tokens);
+  if (strikes_ > 0 && ++steps_since_strike_ >= steps_to_forget_strikes) strikes_ = 0;
   pending_steps_.erase(it);
   // A step needs every rank, so its end is progress of all of them.
   const auto now = Clock::now();
@@ -142,7 +146,7 @@ void SchedulerShell::rank_ready(const RankReady& ready) {
     epoch_ = ready.epoch;
     options_.metrics->epoch(epoch_);
   }
-  ranks_[ready.rank] = Rank{ready.actor, ready.epoch, Clock::now()};
+  ranks_[ready.rank] = Rank{ready.actor, ready.pulse, ready.epoch, 0, Clock::now()};
   self_->monitor(ready.actor);
   options_.metrics->rank_up(ready.rank, true);
   log(LogLevel::info, "rank_ready", {{"rank", ready.rank}, {"epoch", ready.epoch}});
@@ -150,12 +154,15 @@ void SchedulerShell::rank_ready(const RankReady& ready) {
   if (!complete || epoch_usable_) return;
   epoch_usable_ = true;
   feed(RanksReady{EpochId{epoch_}});
+  report();
   if (options_.on_ready) options_.on_ready(epoch_);
 }
 
 void SchedulerShell::rank_status(const RankStatus& status) {
   if (status.rank >= ranks_.size()) return;
-  ranks_[status.rank].progress = Clock::now();
+  Rank& rank = ranks_[status.rank];
+  if (!status.busy || status.progress != rank.counter) rank.progress = Clock::now();
+  rank.counter = status.progress;
   options_.metrics->expert_tokens(status.rank, status.expert_tokens);
 }
 
@@ -164,6 +171,7 @@ void SchedulerShell::lose_epoch(std::uint64_t epoch) {
   epoch_usable_ = false;
   pending_steps_.clear();
   feed(RanksLost{EpochId{epoch}});
+  report();
 }
 
 void SchedulerShell::membership_lost(const MembershipLost& lost) {
@@ -223,27 +231,34 @@ void SchedulerShell::beat() {
 // A step that takes too long is somebody's fault: whoever has not answered a probe meanwhile. A rank may also freeze while there is nothing to do.
 void SchedulerShell::check_progress() {
   const auto now = Clock::now();
-  const bool late = !pending_steps_.empty() && now - pending_steps_.begin()->second.sent > options_.step_timeout;
-  const auto patience = late ? options_.step_timeout / 2 : options_.step_timeout;
+  const bool late = !pending_steps_.empty() && now - pending_steps_.begin()->second.sent > patience();
+  const auto silence_max = late ? patience() / 2 : patience();
   std::vector<std::uint32_t> silent;
   for (std::uint32_t r = 0; r < ranks_.size(); ++r)
-    if (now - ranks_[r].progress > patience) silent.push_back(r);
-  if (late || !silent.empty()) fail(epoch_, silent, late ? "a step did not end within its deadline" : "a rank does not answer");
+    if (now - ranks_[r].progress > silence_max) silent.push_back(r);
+  if (!late && silent.empty()) return;
+  strikes_ = std::min(strikes_ + 1, strikes_max);
+  steps_since_strike_ = 0;
+  fail(epoch_, silent, late ? "a step did not end within its deadline" : "a rank does not answer");
+}
+
+void SchedulerShell::report() {
+  const scheduler::CoreStats stats = core_->stats();
+  options_.metrics->scheduler(stats.running, stats.waiting, stats.pages_used, stats.pages_total, stats.preemptions);
+  StatusReport status{epoch_usable_, stats.draining, epoch_, stats.running, stats.waiting, {}};
+  const double unix_seconds = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
+    const double age = ranks_[r].actor ? seconds_since(ranks_[r].progress) : absent_age_seconds;
+    status.rank_age_ms.push_back(static_cast<std::uint64_t>(age * 1000.0));
+    options_.metrics->progress(r, unix_seconds - age);
+  }
+  if (options_.monitor) self_->send(options_.monitor, std::move(status));
 }
 
 void SchedulerShell::probe() {
-  const scheduler::CoreStats stats = core_->stats();
-  options_.metrics->scheduler(stats.running, stats.waiting, stats.pages_used, stats.pages_total, stats.preemptions);
-  StatusReport report{epoch_usable_, stats.draining, epoch_, stats.running, stats.waiting, {}};
-  const auto now = Clock::now();
-  for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
-    const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(now - ranks_[r].progress).count();
-    report.rank_age_ms.push_back(ranks_[r].actor ? static_cast<std::uint64_t>(std::max<std::int64_t>(0, age)) : 1'000'000);
-    if (ranks_[r].actor) self_->send(ranks_[r].actor, Probe{now_ms()});
-    const double unix_seconds = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    options_.metrics->progress(r, unix_seconds - static_cast<double>(report.rank_age_ms.back()) / 1000.0);
-  }
-  if (options_.monitor) self_->send(options_.monitor, std::move(report));
+  for (const Rank& rank : ranks_)
+    if (rank.actor) self_->send(rank.pulse, Probe{now_ms()});
+  report();
   self_->delayed_send(self_, probe_interval, probe_beat_v);
 }
 

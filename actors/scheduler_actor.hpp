@@ -56,8 +56,9 @@ class SchedulerShell {
  private:
   using Clock = std::chrono::steady_clock;
   struct Rank {
-    caf::actor actor;
+    caf::actor actor, pulse;
     std::uint64_t epoch = 0;
+    std::uint64_t counter = 0;  // of its progress, as last heard
     Clock::time_point progress;
   };
   struct Live {
@@ -77,6 +78,8 @@ class SchedulerShell {
   void finish(const Finished& finished);
   void lose_epoch(std::uint64_t epoch);
   void check_progress();
+  void report();
+  std::chrono::milliseconds patience() const { return options_.step_timeout * (1 << strikes_); }
   void fail(std::uint64_t epoch, const std::vector<std::uint32_t>& ranks, const std::string& cause);
   std::uint64_t now_ms() const;
 
@@ -91,6 +94,9 @@ class SchedulerShell {
   std::unordered_map<RequestId, Live> live_;
   std::map<std::uint64_t, PendingStep> pending_steps_;  // by step
   bool drained_told_ = false;
+  // Deadlines that passed in a row. Each doubles the patience: recomputing everything after a deadline that is too short would never end.
+  std::uint32_t strikes_ = 0;
+  std::uint32_t steps_since_strike_ = 0;
 };
 
 caf::behavior scheduler_actor(caf::stateful_actor<SchedulerShell>* self, SchedulerOptions options);

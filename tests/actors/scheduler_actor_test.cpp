@@ -48,7 +48,7 @@ class SchedulerActorTest : public testing::Test {
   }
   caf::actor join(std::uint64_t epoch, std::shared_ptr<PretendRank> rank) {
     caf::actor actor = keep(system_.spawn(pretend_rank, std::move(rank), scheduler_));
-    caf::anon_send(scheduler_, RankReady{0, epoch, actor});
+    caf::anon_send(scheduler_, RankReady{0, epoch, actor, actor});
     settle();
     return actor;
   }
@@ -127,7 +127,7 @@ TEST_F(SchedulerActorTest, the_supervisor_s_word_alone_ends_an_epoch) {
   settle();
   EXPECT_TRUE(failures_.empty());
   rank->answering = true;
-  caf::anon_send(scheduler_, RankReady{0, 2, actor});
+  caf::anon_send(scheduler_, RankReady{0, 2, actor, actor});
   settle();
   EXPECT_EQ(heard->tokens, expected(8, 4));
 }

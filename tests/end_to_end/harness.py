@@ -69,7 +69,8 @@ class Server:
 
     def __exit__(self, kind, *_):
         if kind is not None:
-            print(f'--- the server\'s log:\n{self.log()[-4000:]}')
+            lines = [line for line in self.log().splitlines() if ': request' not in line]
+            print('--- the server\'s log, without requests:', *lines[-40:], sep='\n')
         children = self.children()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -229,7 +230,9 @@ def conversations(count):
 
 
 def ask(client, request_id, case):
-    client.submit(request_id, case['messages'])
+    """Asks as the reference did: a completion that it cut short is cut at the same place."""
+    whole = case['completion_text'].endswith('|>')
+    client.submit(request_id, case['messages'], sampling={} if whole else {'completion_tokens_max': len(case['completion_ids'])})
 
 
 def main(*cases):
