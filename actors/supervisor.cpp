@@ -6,6 +6,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -88,8 +89,8 @@ Status Supervisor::start_core() {
 Status Supervisor::start_rank(std::uint32_t rank) {
   auto child = start_child({"--child", "rank", "--child-rank", std::to_string(rank)});
   if (!child) return child.error();
-  ranks_[rank] = std::move(*child);
-  log(LogLevel::info, "rank_started", {{"rank", rank}, {"pid", static_cast<long>(ranks_[rank]->pid())}});
+  ranks_[rank] = Rank{std::move(*child), std::nullopt, 0};
+  log(LogLevel::info, "rank_started", {{"rank", rank}, {"pid", static_cast<long>(ranks_[rank].process->pid())}});
   return Ok{};
 }
 
@@ -100,10 +101,11 @@ void Supervisor::new_epoch() {
   auto segment = gpu::SharedSegment::create(settings_.ranks, EpochId{++epoch_});
   if (!segment) return give_up(exit_code_of(segment.error().code), segment.error().message);
   segment_ = std::move(*segment);
+  epoch_began_ = Clock::now();
   for (std::uint32_t rank = 0; rank < settings_.ranks; ++rank) {
-    if (!ranks_[rank]) continue;
-    if (!ranks_[rank]->control().send("join " + std::to_string(epoch_) + " " + core_port_, segment_->descriptor()))
-      ranks_[rank]->signal(SIGKILL);  // it does not read its line any more
+    if (!ranks_[rank].process) continue;
+    if (!ranks_[rank].process->control().send("join " + std::to_string(epoch_) + " " + core_port_, segment_->descriptor()))
+      ranks_[rank].process->signal(SIGKILL);  // it does not read its line any more
   }
 }
 
@@ -119,14 +121,14 @@ void Supervisor::wait_for_events() {
   };
   if (core_) watch(*core_, -1);
   for (std::uint32_t rank = 0; rank < settings_.ranks; ++rank)
-    if (ranks_[rank]) watch(*ranks_[rank], static_cast<int>(rank));
+    if (ranks_[rank].process) watch(*ranks_[rank].process, static_cast<int>(rank));
   if (::poll(items.data(), items.size(), 200) < 0 && errno != EINTR) return give_up(exit_internal, "poll failed");
 
   if (items[0].revents != 0) on_signal();
   // Words first, then deaths: the last thing a child said explains its end.
   for (std::size_t i = 1; i + 1 < items.size(); i += 2) {
     if (items[i].revents == 0) continue;
-    std::optional<ChildProcess>& child = owners[i] == -1 ? core_ : ranks_[static_cast<std::size_t>(owners[i])];
+    std::optional<ChildProcess>& child = owners[i] == -1 ? core_ : ranks_[static_cast<std::size_t>(owners[i])].process;
     while (child) {
       const auto message = child->control().receive(std::chrono::milliseconds(0));
       if (!message) break;
@@ -137,7 +139,32 @@ void Supervisor::wait_for_events() {
     if (items[i + 1].revents == 0) continue;
     owners[i] == -1 ? on_core_exit() : on_rank_exit(static_cast<std::uint32_t>(owners[i]));
   }
+  watch_joining();
   if (draining_ && Clock::now() > drain_until_ && !exit_code_) exit_code_ = exit_ok;
+}
+
+// An epoch that does not become complete is announced again, with more patience each time: a rank may have answered over a connection that was about
+// to end. CAF's connect has no deadline that can be relied on, so a rank that reads its line and still does not join is started again.
+void Supervisor::watch_joining() {
+  if (core_port_.empty() || exit_code_ || ready_epoch_ == epoch_) return;
+  Clock::time_point since = epoch_began_;
+  for (const Rank& rank : ranks_) {
+    if (!rank.process || !rank.loaded) return;
+    since = std::max(since, *rank.loaded);
+  }
+  if (Clock::now() - since < join_patience_) return;
+  join_patience_ = std::min(join_patience_ * 2, std::chrono::milliseconds(30'000));
+  bool killed = false;
+  for (std::uint32_t r = 0; r < settings_.ranks; ++r) {
+    if (ranks_[r].joined == epoch_) continue;
+    log(LogLevel::error, "rank_did_not_join", {{"rank", r}, {"epoch", epoch_}});
+    ranks_[r].process->signal(SIGKILL);
+    ranks_[r].loaded.reset();
+    killed = true;
+  }
+  if (killed) return;  // its death announces the next epoch
+  log(LogLevel::warning, "epoch_incomplete", {{"epoch", epoch_}});
+  new_epoch();
 }
 
 void Supervisor::on_signal() {
@@ -164,6 +191,8 @@ void Supervisor::on_core_message(const ControlMessage& message) {
     new_epoch();
   } else if (words[0] == "ready" && words.size() >= 2) {
     log(LogLevel::info, "ready", {{"epoch", words[1]}, {"endpoint", endpoint_}});
+    ready_epoch_ = std::stoull(words[1]);
+    join_patience_ = std::chrono::milliseconds(1000);
     if (announced_) return;
     announced_ = true;
     if (auto status = announce(settings_, endpoint_, metrics_); !status) give_up(exit_code_of(status.error().code), status.error().message);
@@ -176,6 +205,8 @@ void Supervisor::on_core_message(const ControlMessage& message) {
 
 void Supervisor::on_rank_message(std::uint32_t rank, const ControlMessage& message) {
   if (message.words[0] == "failed") return on_failed("rank " + std::to_string(rank), message);
+  if (message.words[0] == "loaded") ranks_[rank].loaded = Clock::now();
+  if (message.words[0] == "joined" && message.words.size() >= 2) ranks_[rank].joined = std::stoull(message.words[1]);
   // The rank lives but could not reach the core. If the core is gone its restart announces the next epoch; if not, only a new try helps.
   if (message.words[0] == "unjoined" && message.words.size() >= 2 && message.words[1] == std::to_string(epoch_) && core_) new_epoch();
 }
@@ -196,9 +227,9 @@ void Supervisor::on_stuck(std::uint64_t epoch, const std::string& ranks) {
   std::istringstream list(ranks);
   for (std::string item; std::getline(list, item, ',');) {
     const auto rank = static_cast<std::uint32_t>(std::stoul(item));
-    if (rank >= ranks_.size() || !ranks_[rank]) continue;
+    if (rank >= ranks_.size() || !ranks_[rank].process) continue;
     log(LogLevel::error, "rank_frozen", {{"rank", rank}, {"epoch", epoch}});
-    ranks_[rank]->signal(SIGKILL);
+    ranks_[rank].process->signal(SIGKILL);
   }
 }
 
@@ -218,8 +249,8 @@ void Supervisor::on_core_exit() {
 }
 
 void Supervisor::on_rank_exit(std::uint32_t rank) {
-  const ChildExit exit = ranks_[rank]->reap();
-  ranks_[rank].reset();
+  const ChildExit exit = ranks_[rank].process->reap();
+  ranks_[rank].process.reset();
   if (exit_code_) return;
   log(LogLevel::error, "rank_died", {{"rank", rank}, {"how", to_string(exit)}, {"epoch", epoch_}});
   if (segment_) segment_->abort();
@@ -253,13 +284,13 @@ void Supervisor::shut_down() {
     core_.reset();
   }
   if (segment_) segment_->abort();
-  for (auto& rank : ranks_)
-    if (rank) rank->control().send("stop");
-  for (auto& rank : ranks_) {
-    if (!rank) continue;
-    if (!readable_within(rank->pidfd(), rank_stop_wait)) rank->signal(SIGKILL);
-    rank->reap();
-    rank.reset();
+  for (Rank& rank : ranks_)
+    if (rank.process) rank.process->control().send("stop");
+  for (Rank& rank : ranks_) {
+    if (!rank.process) continue;
+    if (!readable_within(rank.process->pidfd(), rank_stop_wait)) rank.process->signal(SIGKILL);
+    rank.process->reap();
+    rank.process.reset();
   }
   if (!settings_.ready_file.empty()) ::unlink(settings_.ready_file.c_str());
 }

@@ -40,6 +40,7 @@ class Supervisor {
   void on_rank_message(std::uint32_t rank, const ControlMessage& message);
   void on_failed(const std::string& who, const ControlMessage& message);
   void on_stuck(std::uint64_t epoch, const std::string& ranks);
+  void watch_joining();
   void on_core_exit();
   void on_rank_exit(std::uint32_t rank);
   bool may_restart();
@@ -51,9 +52,17 @@ class Supervisor {
   Certificates certificates_;
   Descriptor signals_;
   std::optional<ChildProcess> core_;
-  std::vector<std::optional<ChildProcess>> ranks_;
+  struct Rank {
+    std::optional<ChildProcess> process;
+    std::optional<Clock::time_point> loaded;  // since when it reads its line
+    std::uint64_t joined = 0;                 // the newest epoch it has joined
+  };
+  std::vector<Rank> ranks_;
   std::optional<gpu::SharedSegment> segment_;
   std::uint64_t epoch_ = 0;
+  Clock::time_point epoch_began_;
+  std::uint64_t ready_epoch_ = 0;  // the newest that the core called complete
+  std::chrono::milliseconds join_patience_{1000};
   std::string core_port_;  // "" while the core does not listen for ranks
   std::string endpoint_, metrics_;
   bool announced_ = false;

@@ -54,12 +54,12 @@ def kill_under_load(role, must_all_finish):
         client.finish()
         before, children = server.usage(), server.children()
         start_load(client)
-        victim = children[role]
+        victim, epoch = children[role], server.epoch()
         os.kill(victim, signal.SIGKILL)
         killed = time.monotonic()
         wait_for('the killed process is gone', lambda: not alive(victim), 2)
         wait_for(f'{role} is started again', lambda: server.children().get(role) not in (None, victim), 2)
-        wait_for('ready again', server.ready, SERVING_AGAIN_SECONDS + 1)
+        wait_for('ready under a new membership', lambda: server.ready(epoch), SERVING_AGAIN_SECONDS + 1)
         seconds = time.monotonic() - killed
         print(f'  ready again {seconds:.2f} s after kill -9 of {role}')
         assert seconds <= SERVING_AGAIN_SECONDS, seconds
@@ -105,8 +105,9 @@ def kill_ranks_again_and_again():
     with Server('--restarts-max', '100', ranks=2) as server, Client(server.endpoint) as client:
         start_load(client)
         for round_number in range(6):
+            epoch = server.epoch()
             os.kill(server.children()[f'rank{round_number % 2}'], signal.SIGKILL)
-            wait_for('ready again', server.ready, 5)
+            wait_for('ready under a new membership', lambda: server.ready(epoch), 5)
         client.finish()
         judge(client, must_all_finish=True)
 

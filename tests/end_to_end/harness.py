@@ -111,8 +111,13 @@ class Server:
         except OSError:
             return 0, ''
 
-    def ready(self):
-        return self.get('/ready')[0] == 200
+    def ready(self, after_epoch=0):
+        """True when /ready says so, under a membership newer than after_epoch."""
+        code, body = self.get('/ready')
+        return code == 200 and json.loads(body)['epoch'] > after_epoch
+
+    def epoch(self):
+        return json.loads(self.get('/ready')[1])['epoch']
 
     def metric(self, name):
         """The sum of a metric's samples."""
