@@ -117,6 +117,8 @@ struct Client::State {
     for (auto& [id, stream] : streams) {
       if (stream.unknown == Stream::Unknown::greeting) stream.unknown = Stream::Unknown::asked_again;
       ask_for(id, stream);
+      // Grants may have gone down with the old connection. One window too many does no harm, one too few would stall the stream.
+      if (stream.credit > 0 && stream.submit_body.empty() && send(wire::Grant{id, stream.credit})) stream.consumed = 0;
     }
   }
 

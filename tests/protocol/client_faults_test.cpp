@@ -165,7 +165,7 @@ TEST(ClientFaults, a_restarted_server_that_resumes) {
   const std::string endpoint = first->endpoint();
   Client client = connected(*first, options_for(endpoint));
   Story story;
-  ASSERT_TRUE(client.submit(request("r"), story.handler()).ok());
+  ASSERT_TRUE(client.submit(request("r", 8), story.handler()).ok());
   const auto submit = expect<wire::Submit>(*first, client);
   ASSERT_TRUE(submit.has_value());
   first->say(submit->first, Accepted{"r", 3, 1});
@@ -186,6 +186,9 @@ TEST(ClientFaults, a_restarted_server_that_resumes) {
   const auto resume = expect<wire::Resume>(second, client);
   ASSERT_TRUE(resume.has_value());
   EXPECT_EQ(resume->second.last_sequence, 2U);
+  const auto grant = expect<wire::Grant>(second, client);  // what was granted to the first server is not known to the second
+  ASSERT_TRUE(grant.has_value());
+  EXPECT_EQ(grant->second.credit, 8U);
   second.say(resume->first, Accepted{"r", 3, 1});
   second.say(resume->first, text_delta("r", 2, "b"));
   second.say(resume->first, text_delta("r", 3, "c"));
