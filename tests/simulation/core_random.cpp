@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "scheduler/journal.hpp"
 #include "tests/scheduler/core_harness.hpp"
@@ -132,7 +133,9 @@ class Life {
   std::string where() const { return "event " + std::to_string(event_) + ": "; }
 
   void step() {
-    if (dice_.one_in(faults_.cancel)) return cancel();
+    // Just after a preemption pages are on their way between owners: the best moment for someone to leave.
+    const bool preempted = std::exchange(preemptions_, harness_.stats().preemptions) != harness_.stats().preemptions;
+    if (dice_.one_in(preempted && faults_.cancel > 0 ? 2 : faults_.cancel)) return cancel();
     if (dice_.one_in(faults_.lose)) return lose();
     if (dice_.one_in(faults_.replace)) return replace();
     if (dice_.one_in(faults_.zombie) && !harness_.voided().empty()) return zombie();
@@ -194,7 +197,11 @@ class Life {
     harness_.expect_refused(s.request);
   }
 
-  void cancel() { on(Cancelled{RequestId{dice_.between(1, next_request_ + 2)}, Error{ErrorCode::cancelled, "the client left", {}}}); }
+  // Mostly a recent request, which is likely to live; now and then one that ended long ago or never was.
+  void cancel() {
+    const std::uint32_t oldest = dice_.one_in(8) || next_request_ < 12 ? 1 : next_request_ - 11;
+    on(Cancelled{RequestId{dice_.between(oldest, next_request_ + 1)}, Error{ErrorCode::cancelled, "the client left", {}}});
+  }
 
   // Now and then the news is old, or about a membership that never was ready.
   void lose() {
@@ -258,6 +265,7 @@ class Life {
   std::string replay_broken_;
   std::uint32_t next_request_ = 1;
   std::uint64_t now_ = 0;
+  std::uint64_t preemptions_ = 0;
 };
 
 int simulate(std::uint64_t first_seed, std::uint64_t seeds, std::uint64_t events) {
