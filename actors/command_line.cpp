@@ -103,6 +103,8 @@ int run_command_line(int argc, char** argv) {
     // CLI11's own codes above 100 say which kind of mistake it was; for scripts all of them are one class.
     return app.exit(error) == 0 ? exit_ok : exit_usage;
   }
+  if (serve_command->parsed() && !serve_settings.config.empty())
+    if (auto status = apply_settings_file(*serve_command, serve_settings.config); !status) return complain(status.error());
   if (serve_command->parsed() && print_config) {
     std::fputs(serve_command->config_to_str(true, true).c_str(), stdout);
     return exit_ok;

@@ -26,9 +26,9 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   auto format = chat_format(settings.model);
   if (!format) return format.error();
   std::unique_ptr<CoreActors> core(new CoreActors(system));
-  auto bound = bind_gateway(core->context_, settings.bind, setup.limits);
+  auto bound = protocol::wire::RouterSocket::bind(settings.bind, setup.limits);
   if (!bound) return bound.error();
-  core->endpoint_ = bound->endpoint;
+  core->endpoint_ = bound->endpoint();
 
   const gpu::DecoderSpec& spec = setup.model->spec;
   core->metrics_ = std::make_shared<monitoring::Metrics>(monitoring::MetricsConfig{ALTHING_VERSION, model_name(settings.model), settings.ranks,
@@ -49,7 +49,7 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
       return readiness;
     };
     auto http = monitoring::HttpEndpoint::start(settings.metrics, std::move(handlers));
-    if (!http) return http.error();
+    if (!http) return Error{http.error().code, http.error().message + " (--metrics)", "metrics"};
     core->http_ = std::move(*http);
     core->metrics_address_ = core->http_->address();
   }
@@ -74,8 +74,8 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   shared->limits = setup.limits;
   shared->metrics = core->metrics_;
   shared->scheduler = core->scheduler_;
-  core->gateway_ = system.spawn<Gateway, caf::detached>(std::move(bound->socket), std::move(shared),
-                                                        GatewayOptions{model_name(settings.model), random_instance()});
+  core->gateway_ =
+      system.spawn<Gateway, caf::detached>(std::move(*bound), std::move(shared), GatewayOptions{model_name(settings.model), random_instance()});
   return core;
 }
 

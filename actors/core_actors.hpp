@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <zmq.hpp>
 
 #include "actors/engine_setup.hpp"
 #include "actors/scheduler_actor.hpp"
@@ -38,7 +37,6 @@ class CoreActors {
   explicit CoreActors(caf::actor_system& system) : system_(system) {}
 
   caf::actor_system& system_;
-  zmq::context_t context_;
   std::shared_ptr<monitoring::Metrics> metrics_;
   caf::actor monitor_, scheduler_, gateway_;
   std::unique_ptr<monitoring::HttpEndpoint> http_;

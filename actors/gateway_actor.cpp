@@ -6,9 +6,7 @@
 
 #include <caf/actor_system.hpp>
 #include <caf/others.hpp>
-#include <cerrno>
 #include <utility>
-#include <zmq_addon.hpp>
 
 #include "actors/logging.hpp"
 
@@ -38,7 +36,7 @@ std::uint32_t Gateway::Client::open() const {
   return count;
 }
 
-Gateway::Gateway(caf::actor_config& config, zmq::socket_t socket, std::shared_ptr<const FrontendShared> shared, GatewayOptions options)
+Gateway::Gateway(caf::actor_config& config, wire::RouterSocket socket, std::shared_ptr<const FrontendShared> shared, GatewayOptions options)
     : blocking_actor(config),
       socket_(std::move(socket)),
       shared_(std::move(shared)),
@@ -56,27 +54,25 @@ void Gateway::enqueue(caf::mailbox_element_ptr element, caf::execution_unit* uni
 }
 
 void Gateway::act() {
-  zmq_pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wakeup_.get(), ZMQ_POLLIN, 0}};
   Clock::time_point swept = Clock::now();
   while (running_) {
     bool unsent = false;
     for (const auto& [route, session] : sessions_) unsent = unsent || !session.unsent.empty();
-    zmq::poll(items, 2, unsent ? retry_poll : idle_poll);
-    if (items[1].revents != 0) {
+    const wire::RouterSocket::Readable readable = socket_.wait(wakeup_.get(), unsent ? retry_poll : idle_poll);
+    if (readable.wakeup) {
       std::uint64_t count = 0;
       [[maybe_unused]] const ssize_t got = ::read(wakeup_.get(), &count, sizeof count);
       armed_ = true;
     }
     while (running_ && drain_mailbox()) {
     }
-    if (items[0].revents != 0) receive_frames();
+    if (readable.socket) receive_frames();
     if (unsent) drain_unsent();
     if (Clock::now() - swept > idle_poll) {
       swept = Clock::now();
       expire();
     }
   }
-  socket_.close();
 }
 
 // One message of the mailbox; false when it is empty.
@@ -113,31 +109,26 @@ bool Gateway::drain_mailbox() {
 
 void Gateway::receive_frames() {
   for (int i = 0; i < frames_at_once; ++i) {
-    std::vector<zmq::message_t> parts;
-    try {
-      if (!zmq::recv_multipart(socket_, std::back_inserter(parts), zmq::recv_flags::dontwait)) return;
-    } catch (const zmq::error_t& error) {
-      log(LogLevel::warning, "receive_failed", {{"reason", error.what()}});
-      return;
-    }
-    if (parts.size() >= 2) on_frames(parts[0].to_string(), parts);
+    const auto frames = socket_.receive();
+    if (!frames) return;
+    if (frames->size() >= 2) on_frames(*frames);
   }
 }
 
-void Gateway::on_frames(const std::string& route, std::vector<zmq::message_t>& parts) {
-  std::size_t at = 1;
-  const bool delimiter = parts[at].size() == 0;
-  if (delimiter) ++at;
-  if (parts.size() != at + 2) {
+void Gateway::on_frames(const std::vector<std::string>& frames) {
+  const std::string& route = frames[0];
+  const bool delimiter = frames[1].empty();
+  const std::size_t at = delimiter ? 2 : 1;
+  if (frames.size() != at + 2) {
     refuse(
         route, wire::Encoding::json, delimiter,
-        Error{ErrorCode::corrupt, "a message has " + std::to_string(parts.size() - 1) + " frames; send [header \"ALT1c\" or \"ALT1j\"] [body]", ""});
+        Error{ErrorCode::corrupt, "a message has " + std::to_string(frames.size() - 1) + " frames; send [header \"ALT1c\" or \"ALT1j\"] [body]", ""});
     return;
   }
-  const auto encoding = wire::encoding_of(parts[at].to_string_view());
+  const auto encoding = wire::encoding_of(frames[at]);
   if (!encoding) return refuse(route, wire::Encoding::json, delimiter, encoding.error());
   std::string request_id;
-  auto message = wire::decode_client(parts[at + 1].to_string_view(), *encoding, shared_->limits, &request_id);
+  auto message = wire::decode_client(frames[at + 1], *encoding, shared_->limits, &request_id);
 
   const auto known = sessions_.find(route);
   if (known == sessions_.end()) {
@@ -248,30 +239,19 @@ void Gateway::refuse(const std::string& route, wire::Encoding encoding, bool del
   Session stranger;
   stranger.encoding = encoding;
   stranger.delimiter = delimiter;
-  bool gone = false;
-  try_send(route, stranger, wire::encode(wire::ErrorReply{"", 0, std::move(error)}, encoding), gone);
+  try_send(route, stranger, wire::encode(wire::ErrorReply{"", 0, std::move(error)}, encoding));
 }
 
-bool Gateway::try_send(const std::string& route, const Session& session, const std::string& body, bool& gone) {
-  std::vector<zmq::message_t> parts;
-  parts.emplace_back(route.data(), route.size());
-  if (session.delimiter) parts.emplace_back();
-  const std::string header = wire::header_of(session.encoding);
-  parts.emplace_back(header.data(), header.size());
-  parts.emplace_back(body.data(), body.size());
-  try {
-    return zmq::send_multipart(socket_, parts, zmq::send_flags::dontwait).has_value();
-  } catch (const zmq::error_t& error) {
-    gone = error.num() == EHOSTUNREACH;
-    if (!gone) log(LogLevel::warning, "send_failed", {{"reason", error.what()}});
-    return false;
-  }
+wire::RouterSocket::Sent Gateway::try_send(const std::string& route, const Session& session, const std::string& body) {
+  return socket_.send(route, session.delimiter, wire::header_of(session.encoding), body);
 }
 
 void Gateway::send_body(const std::string& route, Session& session, std::string body) {
-  bool gone = false;
-  if (session.unsent.empty() && try_send(route, session, body, gone)) return;
-  if (gone) return drop_session(std::string(route));
+  if (session.unsent.empty()) {
+    const auto sent = try_send(route, session, body);
+    if (sent == wire::RouterSocket::Sent::sent) return;
+    if (sent == wire::RouterSocket::Sent::gone) return drop_session(std::string(route));
+  }
   session.unsent_bytes += body.size();
   session.unsent.push_back(std::move(body));
   if (session.unsent_bytes <= shared_->limits.session_buffer_bytes_max) return;
@@ -286,11 +266,9 @@ void Gateway::drain_unsent() {
   std::vector<std::string> gone_routes;
   for (auto& [route, session] : sessions_) {
     while (!session.unsent.empty()) {
-      bool gone = false;
-      if (!try_send(route, session, session.unsent.front(), gone)) {
-        if (gone) gone_routes.push_back(route);
-        break;
-      }
+      const auto sent = try_send(route, session, session.unsent.front());
+      if (sent == wire::RouterSocket::Sent::gone) gone_routes.push_back(route);
+      if (sent != wire::RouterSocket::Sent::sent) break;
       session.unsent_bytes -= session.unsent.front().size();
       session.unsent.pop_front();
     }

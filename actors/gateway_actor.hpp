@@ -12,13 +12,13 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <zmq.hpp>
 
 #include "actors/control_channel.hpp"
 #include "actors/frontend_actor.hpp"
 #include "actors/messages.hpp"
 #include "monitoring/metrics.hpp"
 #include "protocol/wire/codec.hpp"
+#include "protocol/wire/router_socket.hpp"
 
 namespace althing::actors {
 
@@ -31,7 +31,7 @@ struct GatewayOptions {
 class Gateway : public caf::blocking_actor {
  public:
   // `socket` is bound already (so that a port in use is known before anything starts); the gateway takes it over.
-  Gateway(caf::actor_config& config, zmq::socket_t socket, std::shared_ptr<const FrontendShared> shared, GatewayOptions options);
+  Gateway(caf::actor_config& config, protocol::wire::RouterSocket socket, std::shared_ptr<const FrontendShared> shared, GatewayOptions options);
   ~Gateway() override;
 
   void enqueue(caf::mailbox_element_ptr element, caf::execution_unit* unit) override;
@@ -68,7 +68,7 @@ class Gateway : public caf::blocking_actor {
   };
 
   void receive_frames();
-  void on_frames(const std::string& route, std::vector<zmq::message_t>& parts);
+  void on_frames(const std::vector<std::string>& frames);
   void on_message(const std::string& route, Session& session, protocol::wire::ClientMessage message);
   void on_hello(const std::string& route, Session& session, const protocol::wire::Hello& hello);
   void on_submit(const std::string& route, Session& session, protocol::wire::Submit submit);
@@ -77,7 +77,7 @@ class Gateway : public caf::blocking_actor {
   void reply_error(const std::string& route, Session& session, const std::string& request_id, Error error);
   void refuse(const std::string& route, protocol::wire::Encoding encoding, bool delimiter, Error error);
   void send_body(const std::string& route, Session& session, std::string body);
-  bool try_send(const std::string& route, const Session& session, const std::string& body, bool& gone);
+  protocol::wire::RouterSocket::Sent try_send(const std::string& route, const Session& session, const std::string& body);
   void resume(Stream& stream, std::uint64_t last_sequence);
   void drop_session(const std::string& route);
   void drain_unsent();
@@ -85,7 +85,7 @@ class Gateway : public caf::blocking_actor {
   void cancel_client(Client& client, const Error& error);
   bool drain_mailbox();
 
-  zmq::socket_t socket_;
+  protocol::wire::RouterSocket socket_;
   std::shared_ptr<const FrontendShared> shared_;
   GatewayOptions options_;
   Descriptor wakeup_;
@@ -95,13 +95,5 @@ class Gateway : public caf::blocking_actor {
   std::uint64_t next_request_ = 1;
   bool running_ = true;
 };
-
-// Binds a ROUTER with every limit set. Errors: io with what to do (port in use), invalid_argument (not a tcp://HOST:PORT, or a host that is not
-// loopback).
-struct BoundSocket {
-  zmq::socket_t socket;
-  std::string endpoint;  // with the port that was bound
-};
-Result<BoundSocket> bind_gateway(zmq::context_t& context, const std::string& endpoint, const Limits& limits);
 
 }  // namespace althing::actors

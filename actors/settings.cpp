@@ -6,7 +6,7 @@
 namespace althing::actors {
 namespace {
 
-std::string environment_name(std::string flag) {
+std::string environment_name(const std::string& flag) {
   std::string name = "ALTHING_";
   for (const char c : flag) name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return name;
@@ -50,9 +50,28 @@ void add_serve_options(CLI::App& app, ServeSettings& s) {
   option(app, "ready-file", s.ready_file, "write endpoints as JSON to this file once serving");
   app.add_flag("--in-process", s.in_process, "ranks as threads of one process, without a supervisor (for tests)")->envname("ALTHING_IN_PROCESS");
   add_log_options(app, s.log);
-  app.set_config("--config", "", "settings file in TOML; flags and environment win over it");
-  app.add_option("--child", s.child)->group("")->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_option("--child-rank", s.child_rank)->group("")->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("--config", s.config, "settings file: TOML lines of flag-name = value; flags and environment win over it")->configurable(false);
+  app.add_option("--child", s.child)->group("")->configurable(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("--child-rank", s.child_rank)->group("")->configurable(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+Status apply_settings_file(CLI::App& app, const std::string& path) {
+  const auto refuse = [&](ErrorCode code, const std::string& why) -> Status { return Error{code, "settings file " + path + ": " + why, "config"}; };
+  try {
+    for (const CLI::ConfigItem& item : app.get_config_formatter()->from_file(path)) {
+      CLI::Option* wanted = item.parents.empty() ? app.get_option_no_throw("--" + item.name) : nullptr;
+      if (wanted == nullptr || !wanted->get_configurable() || wanted->get_group().empty())
+        return refuse(ErrorCode::invalid_argument, "there is no setting '" + item.fullname() + "'; see althing serve --help");
+      if (wanted->count() > 0) continue;
+      wanted->add_result(item.inputs);
+      wanted->run_callback();
+    }
+  } catch (const CLI::FileError& error) {
+    return refuse(ErrorCode::not_found, std::string("it cannot be read (") + error.what() + ")");
+  } catch (const CLI::Error& error) {
+    return refuse(ErrorCode::invalid_argument, error.what());
+  }
+  return Ok{};
 }
 
 Status check(const ServeSettings& s) {

@@ -30,6 +30,7 @@ struct ServeSettings {
   std::string ready_file;           // "" for none
   bool in_process = false;
   LogSettings log;
+  std::string config;  // the settings file; "" for none
 
   // Set by the supervisor for its children only.
   std::string child;  // "", "core" or "rank"
@@ -39,6 +40,10 @@ struct ServeSettings {
 // Adds the flags to a (sub)command. REQUIRES: `settings` outlives the parse.
 void add_serve_options(CLI::App& app, ServeSettings& settings);
 void add_log_options(CLI::App& app, LogSettings& settings);
+
+// Takes what neither a flag nor the environment has set from a TOML file of `flag-name = value` lines. (CLI11's own config files win over the
+// environment, which is the wrong way round.) Errors: not_found, invalid_argument (naming the key).
+Status apply_settings_file(CLI::App& app, const std::string& path);
 
 // Bounds that flags may have broken. Errors: invalid_argument.
 Status check(const ServeSettings& settings);

@@ -1,6 +1,5 @@
 // The machine, checked for what the server needs: processor, kernel facilities, memory, limits, GPUs.
 #include <arpa/inet.h>
-#include <capnp/common.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -16,12 +15,12 @@
 #include <string>
 #include <thread>
 #include <vector>
-#include <zmq.hpp>
 
 #include "actors/commands/inspect.hpp"
 #include "actors/control_channel.hpp"
 #include "actors/exit_codes.hpp"
 #include "gpu/cuda/device_info.hpp"
+#include "protocol/wire/router_socket.hpp"
 
 namespace althing::actors {
 namespace {
@@ -104,19 +103,16 @@ std::string escaped(const std::string& text) {
 }  // namespace
 
 int run_doctor(bool json) {
-  const auto [zmq_major, zmq_minor, zmq_patch] = zmq::version();
-  std::vector<Line> lines{
-      {Finding::ok, "althing", ALTHING_VERSION},
-      {Finding::ok, "libraries",
-       "CAF " + std::to_string(CAF_VERSION / 10000) + "." + std::to_string(CAF_VERSION / 100 % 100) + "." + std::to_string(CAF_VERSION % 100) +
-           ", ZeroMQ " + std::to_string(zmq_major) + "." + std::to_string(zmq_minor) + "." + std::to_string(zmq_patch) + ", Cap'n Proto " +
-           std::to_string(CAPNP_VERSION / 1000000) + "." + std::to_string(CAPNP_VERSION / 1000 % 1000) + "." + std::to_string(CAPNP_VERSION % 1000)},
-      processor(),
-      pidfd(),
-      sealed_memory(),
-      memory(),
-      descriptors(),
-      default_port()};
+  std::vector<Line> lines{{Finding::ok, "althing", ALTHING_VERSION},
+                          {Finding::ok, "libraries",
+                           "CAF " + std::to_string(CAF_VERSION / 10000) + "." + std::to_string(CAF_VERSION / 100 % 100) + "." +
+                               std::to_string(CAF_VERSION % 100) + ", " + protocol::wire::library_versions()},
+                          processor(),
+                          pidfd(),
+                          sealed_memory(),
+                          memory(),
+                          descriptors(),
+                          default_port()};
   for (Line& line : gpus()) lines.push_back(std::move(line));
   bool wrong = false;
   for (const Line& line : lines) {

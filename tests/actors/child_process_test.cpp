@@ -7,8 +7,6 @@
 #include <signal.h>
 
 #include "actors/actor_system.hpp"
-#include "actors/gateway_actor.hpp"
-#include "actors/journal_file.hpp"
 #include "actors/logging.hpp"
 
 namespace althing::actors {
@@ -49,28 +47,6 @@ TEST(actor_system, empty_certificate_settings_are_refused) {
   EXPECT_THROW(ClusterSystemConfig({"", "/c", "/k"}), std::invalid_argument);
   EXPECT_THROW(ClusterSystemConfig({"/a", "", "/k"}), std::invalid_argument);
   EXPECT_THROW(ClusterSystemConfig({"/a", "/c", ""}), std::invalid_argument);
-}
-
-TEST(gateway_socket, only_loopback_and_whole_addresses_are_accepted) {
-  zmq::context_t context;
-  for (const char* bad : {"tcp://0.0.0.0:4550", "tcp://*:4550", "tcp://10.0.0.1:1", "ipc:///tmp/x", "tcp://127.0.0.1", "tcp://127.0.0.1:70000",
-                          "tcp://127.0.0.1:x", "tcp://127.evil.example:1", "inproc://x", ""}) {
-    auto bound = bind_gateway(context, bad, Limits{});
-    ASSERT_FALSE(bound) << bad;
-    EXPECT_EQ(bound.error().code, ErrorCode::invalid_argument) << bad;
-    EXPECT_NE(bound.error().message.find("--bind"), std::string::npos);
-  }
-}
-
-TEST(gateway_socket, a_port_in_use_says_what_to_do) {
-  zmq::context_t context;
-  auto first = bind_gateway(context, "tcp://127.0.0.1:0", Limits{});
-  ASSERT_TRUE(first) << first.error().message;
-  EXPECT_TRUE(first->endpoint.starts_with("tcp://127.0.0.1:"));
-  auto second = bind_gateway(context, first->endpoint, Limits{});
-  ASSERT_FALSE(second);
-  EXPECT_EQ(second.error().code, ErrorCode::io);
-  EXPECT_NE(second.error().message.find("--bind"), std::string::npos);
 }
 
 TEST(log_level, unknown_names_are_refused) {
