@@ -1,3 +1,4 @@
+// Checkpoint folders: what opens, what is refused, and that every refusal names file, tensor and byte before memory is taken.
 #include "gpu/weights/checkpoint.hpp"
 
 #include <gmock/gmock.h>

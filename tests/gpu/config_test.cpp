@@ -1,3 +1,4 @@
+// config.json in its three spellings: values that arrive, and values that are refused by name.
 #include "gpu/models/gpt_oss_config.hpp"
 
 #include <gmock/gmock.h>

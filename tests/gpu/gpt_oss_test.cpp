@@ -1,3 +1,4 @@
+// The model file: every layout of the same weights gives the same spec, and a tensor too many or too few is named.
 #include "gpu/models/gpt_oss.hpp"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// MXFP4: all bytes under all scales against the definition.
 #include "gpu/weights/mxfp4.hpp"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The safetensors header: one case a lie that a file can tell.
 #include "gpu/weights/safetensors.hpp"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// `althing verify`: a good folder passes, and each kind of damage is one line that says what is wrong.
 #include "gpu/weights/verify.hpp"
 
 #include <gmock/gmock.h>
