@@ -63,7 +63,7 @@ TEST(Comm, float_sums_are_rank_order_sums_on_every_rank_at_any_length) {
         auto values = numbers(c.rank().value, size);
         ASSERT_TRUE(c.all_reduce_sum(std::span<float>(values)));
         const auto expected = rank_order_sum(world, size);
-        ASSERT_EQ(0, std::memcmp(values.data(), expected.data(), size * sizeof(float))) << world << " ranks, " << size << " values";
+        ASSERT_TRUE(size == 0 || std::memcmp(values.data(), expected.data(), size * sizeof(float)) == 0) << world << " ranks, " << size << " values";
       }
     });
   }
