@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 
 from harness import BINARY, TINY, Client, Server, alive, ask, conversations, main, wait_for
@@ -138,6 +139,18 @@ def chat_and_generate_answer():
     assert generate.stdout == chat.stdout, (generate.stdout, chat.stdout)
 
 
+def python_examples_chat_and_call_a_tool():
+    examples = TINY.parents[1] / 'python'
+    with Server() as server:
+        for script, words in (('chat.py', ['What', 'is', '12', '+', '30?']), ('tool.py', [])):
+            run = subprocess.run([sys.executable, examples / script, '--endpoint', server.endpoint, *words], capture_output=True, text=True, timeout=60)
+            assert run.returncode == 0 and run.stdout.strip(), (script, run)
+            assert script != 'chat.py' or '42' in run.stdout, run.stdout
+            assert script != 'tool.py' or 'functions.' in run.stdout, run.stdout
+    gone = subprocess.run([sys.executable, examples / 'chat.py', '--endpoint', server.endpoint, 'hello'], capture_output=True, text=True, timeout=60)
+    assert gone.returncode != 0 and gone.stderr.strip(), gone
+
+
 def in_process_serves_too():
     case = conversations(1)[0]
     with Server('--in-process') as server, Client(server.endpoint) as client:
@@ -149,4 +162,4 @@ def in_process_serves_too():
 if __name__ == '__main__':
     main(sixty_four_chats_at_once_equal_their_lone_runs, four_ranks_answer_as_one, readiness_and_liveness_tell_the_truth,
          same_seed_same_text_and_credit_is_obeyed, a_client_that_reconnects_resumes_without_a_gap, cancel_and_timeout_end_streams_and_free_pages,
-         sigterm_drains_and_ends_with_zero, chat_and_generate_answer, in_process_serves_too)
+         sigterm_drains_and_ends_with_zero, chat_and_generate_answer, python_examples_chat_and_call_a_tool, in_process_serves_too)
