@@ -10,6 +10,7 @@
 #include "actors/commands/chat.hpp"
 #include "actors/commands/generate.hpp"
 #include "actors/commands/inspect.hpp"
+#include "actors/complain.hpp"
 #include "actors/core_process.hpp"
 #include "actors/exit_codes.hpp"
 #include "actors/logging.hpp"
@@ -32,11 +33,6 @@ void add_ask_options(CLI::App& app, AskSettings& ask) {
   app.add_option("--min-p", ask.sampling.min_p, "keep tokens at least this likely relative to the best");
   app.add_option("--seed", ask.sampling.seed, "the same seed gives the same text");
   app.add_option("--max-tokens", ask.sampling.completion_tokens_max, "most completion tokens");
-}
-
-int complain(const Error& error) {
-  std::fprintf(stderr, "althing: %s\n", error.message.c_str());
-  return exit_code_of(error.code);
 }
 
 int serve(const ServeSettings& settings, const std::vector<std::string>& arguments) {

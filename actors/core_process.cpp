@@ -10,6 +10,7 @@
 
 #include "actors/certificates.hpp"
 #include "actors/child_process.hpp"
+#include "actors/complain.hpp"
 #include "actors/core_actors.hpp"
 #include "actors/exit_codes.hpp"
 #include "actors/in_process_ranks.hpp"
@@ -77,22 +78,18 @@ int run_in_process(const ServeSettings& settings) {
   for (const int number : {SIGINT, SIGTERM}) ::sigaddset(&signals, number);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  const auto fail = [](const Error& error) {
-    std::fprintf(stderr, "althing: %s\n", error.message.c_str());
-    return exit_code_of(error.code);
-  };
   auto setup = set_up_engine(settings);
-  if (!setup) return fail(setup.error());
+  if (!setup) return complain(setup.error());
   LocalSystemConfig config;
   caf::actor_system system{config};
   std::string endpoint, metrics;
   CoreActors::Hooks hooks;
   auto core = CoreActors::start(system, settings, *setup, std::move(hooks));
-  if (!core) return fail(core.error());
+  if (!core) return complain(core.error());
   auto ranks = InProcessRanks::start(system, *setup, settings.threads, (*core)->scheduler());
-  if (!ranks) return fail(ranks.error());
+  if (!ranks) return complain(ranks.error());
   std::fputs(memory_table(*setup, (*ranks)->memory()).c_str(), stderr);
-  if (auto status = announce(settings, (*core)->endpoint(), (*core)->metrics_address()); !status) return fail(status.error());
+  if (auto status = announce(settings, (*core)->endpoint(), (*core)->metrics_address()); !status) return complain(status.error());
   int number = 0;
   ::sigwait(&signals, &number);
   ranks->reset();

@@ -6,8 +6,10 @@
 
 #include <caf/actor_system.hpp>
 #include <caf/others.hpp>
+#include <exception>
 #include <utility>
 
+#include "actors/exit_codes.hpp"
 #include "actors/logging.hpp"
 
 namespace althing::actors {
@@ -54,6 +56,16 @@ void Gateway::enqueue(caf::mailbox_element_ptr element, caf::execution_unit* uni
 }
 
 void Gateway::act() {
+  // A blocking actor has no exception handler to set; this is the same as guard()'s.
+  try {
+    serve();
+  } catch (const std::exception& error) {
+    log(LogLevel::error, "actor_exception", {{"actor", "gateway"}, {"what", error.what()}});
+    ::_exit(exit_internal);
+  }
+}
+
+void Gateway::serve() {
   Clock::time_point swept = Clock::now();
   while (running_) {
     bool unsent = false;
@@ -176,6 +188,8 @@ void Gateway::on_hello(const std::string& route, Session& session, const wire::H
     drop_session(route);
     return;
   }
+  // One connection speaks for one client at a time; a client that it spoke for before counts as gone.
+  if (!session.client_id.empty() && session.client_id != hello.client_id) detach(session.client_id, route);
   Client& client = clients_[hello.client_id];
   if (!client.route.empty() && client.route != route) sessions_.erase(client.route);  // its older connection
   if (client.route != route)
@@ -284,12 +298,16 @@ void Gateway::resume(Stream& stream, std::uint64_t last_sequence) {
 void Gateway::drop_session(const std::string& route) {
   const auto session = sessions_.find(route);
   if (session == sessions_.end()) return;
-  if (const auto client = clients_.find(session->second.client_id); client != clients_.end() && client->second.route == route) {
-    client->second.route.clear();
-    client->second.lost = Clock::now();
-  }
+  detach(session->second.client_id, route);
   sessions_.erase(session);
   shared_->metrics->sessions(static_cast<std::uint32_t>(sessions_.size()));
+}
+
+void Gateway::detach(const std::string& client_id, const std::string& route) {
+  const auto client = clients_.find(client_id);
+  if (client == clients_.end() || client->second.route != route) return;
+  client->second.route.clear();
+  client->second.lost = Clock::now();
 }
 
 // Clients that fell silent or vanished.

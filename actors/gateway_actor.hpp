@@ -67,6 +67,7 @@ class Gateway : public caf::blocking_actor {
     std::uint32_t open() const;
   };
 
+  void serve();
   void receive_frames();
   void on_frames(const std::vector<std::string>& frames);
   void on_message(const std::string& route, Session& session, protocol::wire::ClientMessage message);
@@ -80,6 +81,8 @@ class Gateway : public caf::blocking_actor {
   protocol::wire::RouterSocket::Sent try_send(const std::string& route, const Session& session, const std::string& body);
   void resume(Stream& stream, std::uint64_t last_sequence);
   void drop_session(const std::string& route);
+  // The client has no connection any more, if `route` was the one it had.
+  void detach(const std::string& client_id, const std::string& route);
   void drain_unsent();
   void expire();
   void cancel_client(Client& client, const Error& error);

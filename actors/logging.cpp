@@ -9,28 +9,13 @@
 
 #include <memory>
 
+#include "actors/json_text.hpp"
+
 namespace althing::actors {
 namespace {
 
 bool json_lines = false;
 std::string process_name = "althing";
-
-void append_escaped(std::string& out, std::string_view text) {
-  static constexpr char hex[] = "0123456789abcdef";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20 || byte == 0x7F) {
-      out += "\\u00";
-      out += hex[byte >> 4];
-      out += hex[byte & 15];
-    } else {
-      out += c;
-    }
-  }
-}
 
 bool needs_quotes(std::string_view text) {
   if (text.empty()) return true;
@@ -50,7 +35,7 @@ std::string text_line(std::string_view event, std::initializer_list<LogField> fi
       continue;
     }
     line += '"';
-    append_escaped(line, field.value);
+    line += json_escaped(field.value);
     line += '"';
   }
   return line;
@@ -59,20 +44,20 @@ std::string text_line(std::string_view event, std::initializer_list<LogField> fi
 // The part of a JSON line after time and level, which spdlog's pattern writes.
 std::string json_line(std::string_view event, std::initializer_list<LogField> fields) {
   std::string line = "\"process\":\"";
-  append_escaped(line, process_name);
+  line += json_escaped(process_name);
   line += "\",\"event\":\"";
-  append_escaped(line, event);
+  line += json_escaped(event);
   line += '"';
   for (const LogField& field : fields) {
     line += ",\"";
-    append_escaped(line, field.name);
+    line += json_escaped(field.name);
     line += "\":";
     if (field.is_number) {
       line += field.value;
       continue;
     }
     line += '"';
-    append_escaped(line, field.value);
+    line += json_escaped(field.value);
     line += '"';
   }
   return line;

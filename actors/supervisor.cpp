@@ -13,6 +13,7 @@
 #include <sstream>
 #include <utility>
 
+#include "actors/complain.hpp"
 #include "actors/engine_setup.hpp"
 #include "actors/exit_codes.hpp"
 #include "actors/ready_file.hpp"
@@ -45,24 +46,20 @@ Supervisor::Supervisor(ServeSettings settings, std::vector<std::string> argument
     : settings_(std::move(settings)), arguments_(std::move(arguments)) {}
 
 int Supervisor::run() {
-  const auto fail = [](const Error& error) {
-    std::fprintf(stderr, "althing: %s\n", error.message.c_str());
-    return exit_code_of(error.code);
-  };
   // A wrong model or flag is said here, once, and not by every child.
-  if (auto setup = set_up_engine(settings_); !setup) return fail(setup.error());
-  if (auto format = chat_format(settings_.model); !format) return fail(format.error());
+  if (auto setup = set_up_engine(settings_); !setup) return complain(setup.error());
+  if (auto format = chat_format(settings_.model); !format) return complain(format.error());
   auto certificates = make_certificates();
-  if (!certificates) return fail(certificates.error());
+  if (!certificates) return complain(certificates.error());
   certificates_ = std::move(*certificates);
   auto signals = signal_descriptor();
-  if (!signals) return fail(signals.error());
+  if (!signals) return complain(signals.error());
   signals_ = std::move(*signals);
 
   ranks_.resize(settings_.ranks);
-  if (auto status = start_core(); !status) return fail(status.error());
+  if (auto status = start_core(); !status) return complain(status.error());
   for (std::uint32_t rank = 0; rank < settings_.ranks; ++rank)
-    if (auto status = start_rank(rank); !status) return fail(status.error());
+    if (auto status = start_rank(rank); !status) return complain(status.error());
   while (!exit_code_) wait_for_events();
   shut_down();
   return *exit_code_;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "actors/commands/stream_printer.hpp"
+#include "actors/complain.hpp"
 #include "actors/exit_codes.hpp"
 #include "protocol/client/client.hpp"
 #include "protocol/wire/codec.hpp"
@@ -134,16 +135,12 @@ Result<wire::Submit> submit_of(const AskSettings& ask) {
 }
 
 int run_chat(const ChatSettings& settings) {
-  const auto fail = [](const Error& error) {
-    std::fprintf(stderr, "althing: %s\n", error.message.c_str());
-    return exit_code_of(error.code);
-  };
   auto colour = colour_choice_of(settings.ask.colour);
-  if (!colour) return fail(colour.error());
+  if (!colour) return complain(colour.error());
   auto submit = submit_of(settings.ask);
-  if (!submit) return fail(submit.error());
+  if (!submit) return complain(submit.error());
   auto client = protocol::Client::connect({.endpoint = settings.endpoint, .name = "althing-chat/" ALTHING_VERSION, .limits = {}});
-  if (!client) return fail(client.error());
+  if (!client) return complain(client.error());
   StreamPrinter printer(*colour, settings.ask.json);
   ::signal(SIGINT, on_interrupt);
   if (settings.once.empty()) return converse(*client, *submit, printer);

@@ -19,6 +19,7 @@
 #include "actors/commands/inspect.hpp"
 #include "actors/control_channel.hpp"
 #include "actors/exit_codes.hpp"
+#include "actors/json_text.hpp"
 #include "gpu/cuda/device_info.hpp"
 #include "protocol/wire/router_socket.hpp"
 
@@ -91,15 +92,6 @@ std::vector<Line> gpus() {
   return lines;
 }
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c == '\n' ? ' ' : c;
-  }
-  return out;
-}
-
 }  // namespace
 
 int run_doctor(bool json) {
@@ -119,7 +111,7 @@ int run_doctor(bool json) {
     wrong = wrong || line.finding == Finding::wrong;
     const char* word = line.finding == Finding::ok ? "ok" : line.finding == Finding::note ? "note" : "WRONG";
     if (json)
-      std::printf("{\"finding\":\"%s\",\"what\":\"%s\",\"detail\":\"%s\"}\n", word, line.what.c_str(), escaped(line.detail).c_str());
+      std::printf("{\"finding\":\"%s\",\"what\":\"%s\",\"detail\":\"%s\"}\n", word, line.what.c_str(), json_escaped(line.detail).c_str());
     else
       std::printf("%-6s %-12s %s\n", word, line.what.c_str(), line.detail.c_str());
   }

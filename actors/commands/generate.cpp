@@ -7,6 +7,7 @@
 
 #include "actors/actor_system.hpp"
 #include "actors/commands/stream_printer.hpp"
+#include "actors/complain.hpp"
 #include "actors/exit_codes.hpp"
 #include "actors/frontend_actor.hpp"
 #include "actors/in_process_ranks.hpp"
@@ -60,18 +61,14 @@ int listen(caf::scoped_actor& self, const GenerateSettings& settings, const prot
 }  // namespace
 
 int run_generate(const GenerateSettings& settings) {
-  const auto fail = [](const Error& error) {
-    std::fprintf(stderr, "althing: %s\n", error.message.c_str());
-    return exit_code_of(error.code);
-  };
   auto colour = colour_choice_of(settings.ask.colour);
-  if (!colour) return fail(colour.error());
+  if (!colour) return complain(colour.error());
   auto setup = set_up_engine(settings.engine);
-  if (!setup) return fail(setup.error());
+  if (!setup) return complain(setup.error());
   auto format = chat_format(settings.engine.model);
-  if (!format) return fail(format.error());
+  if (!format) return complain(format.error());
   auto submit = request_of(settings, *format);
-  if (!submit) return fail(submit.error());
+  if (!submit) return complain(submit.error());
 
   LocalSystemConfig config;
   caf::actor_system system{config};
@@ -83,7 +80,7 @@ int run_generate(const GenerateSettings& settings) {
   options.core = setup->core_config();
   options.ranks = settings.engine.ranks;
   options.metrics = metrics;
-  if (auto probe = scheduler::Core::create(options.core); !probe) return fail(probe.error());
+  if (auto probe = scheduler::Core::create(options.core); !probe) return complain(probe.error());
   const caf::actor scheduler = system.spawn(scheduler_actor, std::move(options));
   int code = exit_ok;
   {
@@ -101,7 +98,7 @@ int run_generate(const GenerateSettings& settings) {
       StreamPrinter printer(*colour, settings.ask.json);
       code = listen(self, settings, *format, printer);
     } else {
-      code = fail(ranks.error());
+      code = complain(ranks.error());
     }
   }
   self->send_exit(scheduler, caf::exit_reason::user_shutdown);

@@ -8,30 +8,16 @@
 #include "actors/commands/inspect.hpp"
 #include "actors/engine_setup.hpp"
 #include "actors/exit_codes.hpp"
+#include "actors/json_text.hpp"
 #include "gpu/weights/verify.hpp"
 
 namespace althing::actors {
 namespace {
 
-std::string json_text(const std::string& text) {
-  std::string out = "\"";
-  char escape[8];
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && c != '"' && c != '\\') {
-      out += c;
-      continue;
-    }
-    std::snprintf(escape, sizeof escape, "\\u%04x", byte);
-    out += escape;
-  }
-  return out + "\"";
-}
-
 void print_json(const gpu::VerifyReport& report) {
   std::printf("{\"ok\":%s,\"files\":%zu,\"tensors\":%zu,\"bytes\":%llu,\"parameters\":%llu,\"problems\":[", report.ok() ? "true" : "false",
               report.files, report.tensors, static_cast<unsigned long long>(report.bytes), static_cast<unsigned long long>(report.parameters));
-  for (std::size_t i = 0; i < report.problems.size(); ++i) std::printf("%s%s", i == 0 ? "" : ",", json_text(report.problems[i]).c_str());
+  for (std::size_t i = 0; i < report.problems.size(); ++i) std::printf("%s\"%s\"", i == 0 ? "" : ",", json_escaped(report.problems[i]).c_str());
   std::printf("]}\n");
 }
 

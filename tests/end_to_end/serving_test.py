@@ -151,15 +151,19 @@ def python_examples_chat_and_call_a_tool():
     assert gone.returncode != 0 and gone.stderr.strip(), gone
 
 
-def in_process_serves_too():
-    case = conversations(1)[0]
+def in_process_serves_many_at_once():
+    cases = conversations(16)
     with Server('--in-process') as server, Client(server.endpoint) as client:
-        ask(client, 'r', case)
-        client.finish()
-        assert client.streams['r'].tokens == case['completion_ids']
+        for number, case in enumerate(cases):
+            ask(client, f'{number}', case)
+        client.finish(300)
+        wrong = [number for number, case in enumerate(cases) if client.streams[f'{number}'].tokens != case['completion_ids']]
+        assert not wrong, wrong
+        assert server.ready()
+    assert server.process.returncode == 0, server.process.returncode
 
 
 if __name__ == '__main__':
     main(sixty_four_chats_at_once_equal_their_lone_runs, four_ranks_answer_as_one, readiness_and_liveness_tell_the_truth,
          same_seed_same_text_and_credit_is_obeyed, a_client_that_reconnects_resumes_without_a_gap, cancel_and_timeout_end_streams_and_free_pages,
-         sigterm_drains_and_ends_with_zero, chat_and_generate_answer, python_examples_chat_and_call_a_tool, in_process_serves_too)
+         sigterm_drains_and_ends_with_zero, chat_and_generate_answer, python_examples_chat_and_call_a_tool, in_process_serves_many_at_once)
