@@ -263,7 +263,11 @@ wire::RouterSocket::Sent Gateway::try_send(const std::string& route, const Sessi
 void Gateway::send_body(const std::string& route, Session& session, std::string body) {
   if (session.unsent.empty()) {
     const auto sent = try_send(route, session, body);
-    if (sent == wire::RouterSocket::Sent::sent) return;
+    if (sent == wire::RouterSocket::Sent::sent) {
+      // Somebody whose connection takes what we send is not gone, even if it has nothing to say: ZeroMQ's heartbeats see to that.
+      session.heard = Clock::now();
+      return;
+    }
     if (sent == wire::RouterSocket::Sent::gone) return drop_session(std::string(route));
   }
   session.unsent_bytes += body.size();

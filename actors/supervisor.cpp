@@ -149,7 +149,9 @@ void Supervisor::watch_joining() {
     if (!rank.process || !rank.loaded) return;
     since = std::max(since, *rank.loaded);
   }
-  if (Clock::now() - since < join_patience_) return;
+  const bool somebody_missing = std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) { return rank.joined != epoch_; });
+  // A rank may be in the middle of its TLS handshake on a machine that is busy; that is not yet a reason to kill it.
+  if (Clock::now() - since < (somebody_missing ? 5 * join_patience_ : join_patience_)) return;
   join_patience_ = std::min(join_patience_ * 2, std::chrono::milliseconds(30'000));
   bool killed = false;
   for (std::uint32_t r = 0; r < settings_.ranks; ++r) {

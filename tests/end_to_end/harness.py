@@ -206,7 +206,7 @@ class Client:
         return [key for key, stream in self.streams.items() if stream.end is None]
 
     def step(self, seconds=0.5):
-        """One message or a ping. A server that came back as another instance has lost what was open."""
+        """One message, or a ping when there is none. A server that came back as another instance has lost what was open."""
         message = self.receive(seconds)
         if message is None:
             self.send('ping', nonce=1)
