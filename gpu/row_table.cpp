@@ -36,7 +36,7 @@ Result<RowTable::Staged> RowTable::check(const StepPlan& plan) const {
   return staged;
 }
 
-void RowTable::commit(const StepPlan& plan, Staged staged) {
+void RowTable::commit(const StepPlan& plan, Staged&& staged) {
   if (staged.snapshot) std::fill(rows_.begin(), rows_.end(), RowState{});
   for (auto& [index, row] : staged.rows) rows_[index] = std::move(row);
   step_ = plan.step;

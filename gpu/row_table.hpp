@@ -46,7 +46,7 @@ class RowTable {
 
   // invalid_argument names what does not fit: epoch, base, row, page, position, count or token.
   Result<Staged> check(const StepPlan& plan) const;
-  void commit(const StepPlan& plan, Staged staged);
+  void commit(const StepPlan& plan, Staged&& staged);
   // The step was not computed to its end: rows are unknown until a snapshot.
   void lose();
 

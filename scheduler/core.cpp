@@ -17,6 +17,9 @@ template <class... Handlers>
 struct Overloaded : Handlers... {
   using Handlers::operator()...;
 };
+// Clang 14 does not deduce aggregates by itself.
+template <class... Handlers>
+Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
 Error refused(const char* field, const std::string& message) { return Error{ErrorCode::invalid_argument, message, field}; }
 

@@ -111,7 +111,7 @@ Result<ParsedHeader> take_role(Words& words, std::optional<Role> role) {
   return header;
 }
 
-std::string without_prefix(std::string word) { return word.starts_with(recipient_prefix) ? word.substr(recipient_prefix.size()) : word; }
+std::string without_prefix(const std::string& word) { return word.starts_with(recipient_prefix) ? word.substr(recipient_prefix.size()) : word; }
 
 void take_recipient_and_type(Words& words, ParsedHeader& header) {
   if (words.empty()) return;

@@ -64,7 +64,8 @@ void append_float(double value, std::string& out) {
     if (count <= exponent + 1) {
       out += digits + std::string(static_cast<std::size_t>(exponent + 1 - count), '0') + ".0";
     } else {
-      out += digits.substr(0, static_cast<std::size_t>(exponent + 1)) + '.' + digits.substr(static_cast<std::size_t>(exponent + 1));
+      const std::size_t whole = static_cast<std::size_t>(exponent) + 1;
+      out += digits.substr(0, whole) + '.' + digits.substr(whole);
     }
   } else if (exponent < 0 && exponent >= -5) {
     out += "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
