@@ -9,7 +9,7 @@ import struct
 import subprocess
 import tempfile
 
-from harness import BINARY, TINY, Client, Server, ask, conversations, main, wait_for
+from harness import BINARY, PATIENCE, TINY, Client, Server, ask, conversations, main, wait_for
 
 CASE = conversations(1)[0]
 FOREVER = {'completion_tokens_max': 1800, 'ignore_stop': True}
@@ -109,7 +109,7 @@ def a_client_that_never_reads_is_cancelled():
 
 
 def run(*words):
-    return subprocess.run([str(word) for word in (BINARY, *words)], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return subprocess.run([str(word) for word in (BINARY, *words)], capture_output=True, text=True, timeout=60 * PATIENCE, stdin=subprocess.DEVNULL)
 
 
 def complaint(code, needle, *words):
@@ -161,7 +161,7 @@ def settings_come_from_flags_over_environment_over_file():
         file.write('rows = 7\nranks = 4\nthreads = 3\n')
         file.flush()
         result = subprocess.run([BINARY, 'serve', TINY, '--config', file.name, '--ranks', '2', '--print-config'], capture_output=True, text=True,
-                                env={**os.environ, 'ALTHING_THREADS': '5'}, timeout=20)
+                                env={**os.environ, 'ALTHING_THREADS': '5'}, timeout=20 * PATIENCE)
         assert result.returncode == 0, result
         values = dict(line.split('=', 1) for line in result.stdout.splitlines() if '=' in line and not line.startswith('#'))
         assert (values['rows'], values['ranks'], values['threads']) == ('7', '2', '5'), values

@@ -5,10 +5,10 @@ import os
 import signal
 import time
 
-from harness import Client, Server, alive, ask, conversations, main, wait_for
+from harness import PATIENCE, Client, Server, alive, ask, conversations, main, wait_for
 
 CASES = conversations(64)
-SERVING_AGAIN_SECONDS = 2.0
+SERVING_AGAIN_SECONDS = 2.0 * PATIENCE
 
 
 def start_load(client, count=64):
@@ -59,7 +59,7 @@ def kill_under_load(role, must_all_finish):
         killed = time.monotonic()
         wait_for('the killed process is gone', lambda: not alive(victim), 2)
         wait_for(f'{role} is started again', lambda: server.children().get(role) not in (None, victim), 2)
-        wait_for('ready under a new membership', lambda: server.ready(epoch), SERVING_AGAIN_SECONDS + 1)
+        wait_for('ready under a new membership', lambda: server.ready(epoch), 3)
         seconds = time.monotonic() - killed
         print(f'  ready again {seconds:.2f} s after kill -9 of {role}')
         assert seconds <= SERVING_AGAIN_SECONDS, seconds
@@ -71,6 +71,8 @@ def kill_under_load(role, must_all_finish):
             assert (after[other] == pid) == (other != role), f'{other} was restarted too' if other != role else 'not restarted'
         wait_for('pages are back', lambda: server.metric('althing_kv_blocks_used') == 0)
         wait_for('descriptors are back', lambda: all(now <= before[key][0] + 2 for key, (now, _) in server.usage().items()), 15)
+        if PATIENCE > 1:
+            return  # a sanitizer's own memory is not ours to judge
         grown = {key: kib - before[key][1] for key, (_, kib) in server.usage().items()}
         assert all(kib < 64 * 1024 for kib in grown.values()), grown
 
@@ -141,7 +143,7 @@ def too_many_deaths_end_the_server_with_its_code():
             os.kill(pid, signal.SIGKILL)
             deaths += 1
             wait_for('the death is seen', lambda: server.process.poll() is not None or server.children().get('rank0') not in (None, pid), 5)
-    assert server.process.wait(5) == 7, server.process.returncode
+    assert server.process.wait(5 * PATIENCE) == 7, server.process.returncode
     assert '--restarts-max' in server.log()
     server.folder.cleanup()
 

@@ -25,9 +25,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = ROOT / 'examples/models/tiny'
 BINARY = pathlib.Path(os.environ.get('ALTHING_BINARY', ROOT / 'build/release/althing'))
 
+# How much slower than a release build the program under test may be: sanitizer builds get more.
+PATIENCE = float(os.environ.get('ALTHING_PATIENCE', '1'))
+
 
 def wait_for(what, condition, seconds=10.0):
     """Polls until condition() is truthy and returns it; fails by name when the time is over."""
+    seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -75,7 +79,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(15)
+                self.process.wait(15 * PATIENCE)
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -223,7 +227,7 @@ class Client:
             self.streams[key].end = {'type': 'error', 'error': {'code': code, 'message': 'the server restarted'}}
 
     def finish(self, seconds=60.0):
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while self.open():
             assert time.monotonic() < deadline, f'streams without an end: {self.open()}'
             self.step()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from harness import BINARY, TINY, Client, Server, alive, ask, conversations, main, wait_for
+from harness import BINARY, PATIENCE, TINY, Client, Server, alive, ask, conversations, main, wait_for
 
 
 def sixty_four_chats_at_once_equal_their_lone_runs():
@@ -124,7 +124,7 @@ def sigterm_drains_and_ends_with_zero():
         server.process.send_signal(signal.SIGTERM)
         client.finish()
         assert client.streams['d'].tokens == case['completion_ids']
-        assert server.process.wait(10) == 0
+        assert server.process.wait(10 * PATIENCE) == 0
         assert not any(alive(pid) for pid in children.values())
 
 
@@ -132,9 +132,9 @@ def chat_and_generate_answer():
     question = next(case for case in conversations(200) if len(case['messages']) == 2 and case['group'] == 'facts')['messages'][1]['content']
     with Server() as server:
         chat = subprocess.run([BINARY, 'chat', '--endpoint', server.endpoint, '--colour', 'never', '--once', question],
-                              capture_output=True, text=True, timeout=30)
+                              capture_output=True, text=True, timeout=30 * PATIENCE)
         assert chat.returncode == 0 and chat.stdout.strip(), chat
-    generate = subprocess.run([BINARY, 'generate', TINY, question, '--colour', 'never', '--ranks', '2'], capture_output=True, text=True, timeout=30)
+    generate = subprocess.run([BINARY, 'generate', TINY, question, '--colour', 'never', '--ranks', '2'], capture_output=True, text=True, timeout=30 * PATIENCE)
     assert generate.returncode == 0, generate
     assert generate.stdout == chat.stdout, (generate.stdout, chat.stdout)
 
@@ -143,11 +143,11 @@ def python_examples_chat_and_call_a_tool():
     examples = TINY.parents[1] / 'python'
     with Server() as server:
         for script, words in (('chat.py', ['What', 'is', '12', '+', '30?']), ('tool.py', [])):
-            run = subprocess.run([sys.executable, examples / script, '--endpoint', server.endpoint, *words], capture_output=True, text=True, timeout=60)
+            run = subprocess.run([sys.executable, examples / script, '--endpoint', server.endpoint, *words], capture_output=True, text=True, timeout=60 * PATIENCE)
             assert run.returncode == 0 and run.stdout.strip(), (script, run)
             assert script != 'chat.py' or '42' in run.stdout, run.stdout
             assert script != 'tool.py' or 'functions.' in run.stdout, run.stdout
-    gone = subprocess.run([sys.executable, examples / 'chat.py', '--endpoint', server.endpoint, 'hello'], capture_output=True, text=True, timeout=60)
+    gone = subprocess.run([sys.executable, examples / 'chat.py', '--endpoint', server.endpoint, 'hello'], capture_output=True, text=True, timeout=60 * PATIENCE)
     assert gone.returncode != 0 and gone.stderr.strip(), gone
 
 

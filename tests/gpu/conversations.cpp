@@ -1,10 +1,12 @@
-// conversations MODEL_DIR FILE…: every line of FILE holds prompt_ids and completion_ids; the model must complete the prompt greedily, token for
-// token, in at least 99 % of them, alone and with all prompts in flight at once, and both runs must give the same tokens. Each (line, regime) is a
-// case; a line's wrong completion fails the run only when the share of wrong ones is over 1 %.
+// conversations [--first N] MODEL_DIR FILE…: every line of FILE holds prompt_ids and completion_ids; the model must complete the prompt greedily,
+// token for token, in at least 99 % of them, alone and with all prompts in flight at once, and both runs must give the same tokens. Each (line,
+// regime) is a case; a line's wrong completion fails the run only when the share of wrong ones is over 1 %.
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/support/local_engine.hpp"
@@ -120,6 +122,12 @@ void run_all(const std::shared_ptr<const gpu::Model>& model, const std::vector<C
 int main(int argc, char** argv) {
   using namespace althing;
   tests::Verdict verdict;
+  std::size_t first = SIZE_MAX;
+  if (argc > 2 && std::string_view(argv[1]) == "--first") {
+    first = std::strtoul(argv[2], nullptr, 10);
+    argc -= 2;
+    argv += 2;
+  }
   const std::string directory = argc > 1 ? argv[1] : ALTHING_SOURCE_DIR "/examples/models/tiny";
   std::vector<std::string> files(argv + (argc > 2 ? 2 : argc), argv + argc);
   if (files.empty()) files.push_back(directory + "/conversations.jsonl");
@@ -132,6 +140,7 @@ int main(int argc, char** argv) {
   std::vector<tests::Case> cases;
   for (const std::string& file : files)
     for (tests::Case& item : tests::read_cases(file, (*model)->stop_tokens, next_request, verdict)) cases.push_back(std::move(item));
+  if (cases.size() > first) cases.erase(cases.begin() + static_cast<std::ptrdiff_t>(first), cases.end());
   if (!cases.empty()) tests::run_all(*model, cases, verdict);
   return verdict.close();
 }
