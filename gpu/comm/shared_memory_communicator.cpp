@@ -199,11 +199,10 @@ class SharedMemoryCommunicator final : public Communicator {
     if (header.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == world()) {
       header.arrived.store(0, std::memory_order_relaxed);
       std::uint32_t turn = before;
-      while (!header.turn.compare_exchange_weak(turn, (turn & segment_abort_bit) | ((turn + 1) & ~segment_abort_bit), std::memory_order_acq_rel)) {
-      }
       // seq_cst pairs with the sleeper's count-then-look: one of the two sees the other.
-      std::atomic_thread_fence(std::memory_order_seq_cst);
-      if (header.sleepers.load(std::memory_order_relaxed) != 0) futex_wake_all(header.turn);
+      while (!header.turn.compare_exchange_weak(turn, (turn & segment_abort_bit) | ((turn + 1) & ~segment_abort_bit), std::memory_order_seq_cst)) {
+      }
+      if (header.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(header.turn);
       return (turn & segment_abort_bit) == 0;
     }
     return wait_for_turn(header, before);
