@@ -21,7 +21,7 @@ namespace {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
   // Two passes, because a source may sit on a number that is a target: first out of the way, then into place.
-  constexpr int high = 200;
+  constexpr int high = 40;
   for (std::size_t i = 0; i < sources.size(); ++i)
     if (::fcntl(sources[i], F_DUPFD_CLOEXEC, high + static_cast<int>(i)) < 0) ::_exit(127);
   for (std::size_t i = 0; i < sources.size(); ++i)

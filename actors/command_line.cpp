@@ -29,10 +29,10 @@ void add_ask_options(CLI::App& app, AskSettings& ask) {
   app.add_flag("--json", ask.json, "print events as JSON lines");
   app.add_option("--temperature", ask.sampling.temperature, "0 is greedy (default)");
   app.add_option("--top-p", ask.sampling.top_p, "keep the most likely tokens up to this probability");
-  app.add_option("--top-k", ask.sampling.top_k, "keep this many most likely tokens; 0: all");
+  app.add_option("--top-k", ask.sampling.top_k, "keep this many most likely tokens; 0: all")->check(CLI::NonNegativeNumber);
   app.add_option("--min-p", ask.sampling.min_p, "keep tokens at least this likely relative to the best");
-  app.add_option("--seed", ask.sampling.seed, "the same seed gives the same text");
-  app.add_option("--max-tokens", ask.sampling.completion_tokens_max, "most completion tokens");
+  app.add_option("--seed", ask.sampling.seed, "the same seed gives the same text")->check(CLI::NonNegativeNumber);
+  app.add_option("--max-tokens", ask.sampling.completion_tokens_max, "most completion tokens")->check(CLI::NonNegativeNumber);
 }
 
 int serve(const ServeSettings& settings, const std::vector<std::string>& arguments) {

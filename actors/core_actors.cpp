@@ -8,6 +8,7 @@
 #include "actors/gateway_actor.hpp"
 #include "actors/logging.hpp"
 #include "actors/monitor_actor.hpp"
+#include "scheduler/journal.hpp"
 
 namespace althing::actors {
 namespace {
@@ -58,7 +59,11 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   options.core = setup.core_config();
   options.ranks = settings.ranks;
   options.step_timeout = std::chrono::milliseconds(settings.step_timeout_ms);
-  options.journal_path = settings.journal;
+  if (!settings.journal.empty()) {
+    auto journal = JournalFile::open(settings.journal, scheduler::journal_header() + "\n" + scheduler::to_config_line(options.core) + "\n");
+    if (!journal) return journal.error();
+    options.journal = std::move(*journal);
+  }
   options.metrics = core->metrics_;
   options.monitor = core->monitor_;
   options.report_failure = std::move(hooks.report_failure);

@@ -92,8 +92,9 @@ int run_in_process(const ServeSettings& settings) {
   if (auto status = announce(settings, (*core)->endpoint(), (*core)->metrics_address()); !status) return complain(status.error());
   int number = 0;
   ::sigwait(&signals, &number);
-  ranks->reset();
+  // The core first: to it, ranks that end before it look like ranks that died.
   core->reset();
+  ranks->reset();
   return exit_ok;
 }
 

@@ -47,7 +47,7 @@ std::string memory_table(const EngineSetup& setup, const gpu::ExecutorMemory& me
   const double free_mib = static_cast<double>(machine.freeram + machine.bufferram) * machine.mem_unit * mib;
   char text[512];
   std::snprintf(text, sizeof text,
-                "memory of each of %zu ranks (MiB)\n"
+                "memory of each rank, %zu in all (MiB)\n"
                 "  weights  %10.1f  mapped from the checkpoint, shared by all ranks of the host\n"
                 "  KV cache %10.1f  %u pages of %llu bytes\n"
                 "  scratch  %10.1f\n"

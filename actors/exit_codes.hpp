@@ -6,14 +6,15 @@
 namespace althing::actors {
 
 inline constexpr int exit_ok = 0;
-inline constexpr int exit_failed = 1;       // the request or check itself failed
-inline constexpr int exit_usage = 2;        // a wrong flag or argument
-inline constexpr int exit_not_found = 3;    // a file, model or server that is not there
-inline constexpr int exit_corrupt = 4;      // a checkpoint or frame that contradicts itself
-inline constexpr int exit_unsupported = 5;  // this build or machine cannot do it
-inline constexpr int exit_resources = 6;    // memory, descriptors, a port in use
-inline constexpr int exit_rank_lost = 7;    // ranks keep dying
-inline constexpr int exit_internal = 70;    // a bug of ours
+inline constexpr int exit_failed = 1;         // the request or check itself failed
+inline constexpr int exit_usage = 2;          // a wrong flag or argument
+inline constexpr int exit_not_found = 3;      // a file, model or server that is not there
+inline constexpr int exit_corrupt = 4;        // a checkpoint or frame that contradicts itself
+inline constexpr int exit_unsupported = 5;    // this build or machine cannot do it
+inline constexpr int exit_resources = 6;      // memory, descriptors, a port in use
+inline constexpr int exit_rank_lost = 7;      // ranks keep dying
+inline constexpr int exit_interrupted = 130;  // Ctrl-C, as shells say it
+inline constexpr int exit_internal = 70;      // a bug of ours
 
 constexpr int exit_code_of(ErrorCode code) {
   switch (code) {

@@ -49,7 +49,7 @@ void Frontend::start(caf::event_based_actor* self, std::shared_ptr<const Fronten
   auto submitted = render();
   if (!submitted) {
     shared_->metrics->request_rejected(submitted.error().code);
-    end(wire::ErrorReply{start_.submit.request_id, 0, submitted.error()});
+    end(wire::ErrorReply{start_.submit.request_id, 0, submitted.error()}, std::chrono::milliseconds(0));
     return;
   }
   prompt_tokens_ = static_cast<std::uint32_t>(submitted->prompt.size());
@@ -98,7 +98,10 @@ void Frontend::accepted() {
   to_client(*accepted_);
 }
 
-void Frontend::rejected(Rejected& rejected) { end(wire::ErrorReply{start_.submit.request_id, 0, std::move(rejected.error)}); }
+// What was never accepted can be tried again at once under the same id, so it does not linger.
+void Frontend::rejected(Rejected& rejected) {
+  end(wire::ErrorReply{start_.submit.request_id, 0, std::move(rejected.error)}, std::chrono::milliseconds(0));
+}
 
 void Frontend::drawn(const TokensDrawn& drawn) {
   if (ended_) return;
@@ -169,13 +172,14 @@ void Frontend::finished(const Finished& finished) {
     if (deltas_->repairs() > 0) log(LogLevel::warning, "harmony_repaired", {{"request", start_.request.value}, {"repairs", deltas_->repairs()}});
   }
   flush();
-  if (!pending_events_.empty() || !pending_tokens_.empty()) {
-    // Text still waits for credit; the end comes after it.
+  const bool whole = finished.reason == FinishReason::stop || finished.reason == FinishReason::length;
+  if (whole && (!pending_events_.empty() || !pending_tokens_.empty())) {
+    // Text still waits for credit; the end comes after it. An error does not wait: its reader is owed no more text.
     waiting_end_ = finished;
     return;
   }
   const std::string& id = start_.submit.request_id;
-  if (finished.reason == FinishReason::stop || finished.reason == FinishReason::length)
+  if (whole)
     end(wire::Done{id, 0, finished.reason, finished.usage});
   else
     end(wire::ErrorReply{id, 0, finished.error});
@@ -196,7 +200,9 @@ void Frontend::grant(std::uint32_t credit) {
 void Frontend::resume(const ClientResume& resume) {
   attachment_ = resume.attachment;
   if (resume.last_sequence == 0 && accepted_) to_client(*accepted_);
-  send_log(static_cast<std::size_t>(resume.last_sequence));
+  // Whoever has everything, or claims more, hears the end again.
+  const auto last = static_cast<std::size_t>(std::min<std::uint64_t>(resume.last_sequence, log_.size()));
+  send_log(ended_ && last == log_.size() ? last - 1 : last);
 }
 
 void Frontend::cancel(const Error& error) {
@@ -211,7 +217,9 @@ void Frontend::scheduler_down() {
   self_->quit();
 }
 
-void Frontend::end(wire::ServerMessage last) {
+void Frontend::end(wire::ServerMessage last) { end(std::move(last), shared_->linger); }
+
+void Frontend::end(wire::ServerMessage last, std::chrono::milliseconds linger) {
   if (ended_) return;
   ended_ = true;
   const std::uint64_t sequence = log_.size() + 1;
@@ -222,11 +230,11 @@ void Frontend::end(wire::ServerMessage last) {
       last);
   log_.push_back(std::move(last));
   to_client(log_.back());
-  self_->delayed_send(self_, shared_->linger, linger_over_v);
+  self_->delayed_send(self_, linger, linger_over_v);
 }
 
 void Frontend::close() {
-  self_->send(start_.gateway, StreamClosed{start_.client_id, start_.submit.request_id});
+  self_->send(start_.gateway, StreamClosed{start_.client_id, start_.submit.request_id, attachment_, caf::actor_cast<caf::actor>(self_)});
   self_->quit();
 }
 

@@ -62,6 +62,7 @@ class Frontend {
   void flush();
   bool may_send() const { return !counted_ || credit_ > 0; }
   void end(protocol::wire::ServerMessage last);
+  void end(protocol::wire::ServerMessage last, std::chrono::milliseconds linger);
   void send_log(std::size_t from);
   void to_client(protocol::wire::ServerMessage message);
 

@@ -19,6 +19,8 @@ namespace {
 constexpr std::chrono::milliseconds idle_poll{100};
 constexpr std::chrono::milliseconds retry_poll{2};
 constexpr int frames_at_once = 256;
+constexpr std::chrono::milliseconds resume_interval{50};
+constexpr std::chrono::seconds idle_eviction{1};
 
 const std::string no_request;
 
@@ -103,10 +105,7 @@ bool Gateway::drain_mailbox() {
         if (session == sessions_.end() || !stream->second.attached || out.attachment != stream->second.attachment) return;
         reply(session->first, session->second, out.message);
       },
-      [&](const StreamClosed& closed) {
-        const auto client = clients_.find(closed.client_id);
-        if (client != clients_.end()) client->second.streams.erase(closed.request_id);
-      },
+      [&](const StreamClosed& closed) { forget(closed); },
       [&](const caf::exit_msg& exit) {
         running_ = false;
         fail_state(exit.reason);
@@ -148,7 +147,7 @@ void Gateway::on_frames(const std::vector<std::string>& frames) {
     if (!std::holds_alternative<wire::Hello>(*message))
       return refuse(route, *encoding, delimiter,
                     Error{ErrorCode::unavailable, "this connection has no session (the server may have restarted); say hello first", ""});
-    if (sessions_.size() >= shared_->limits.sessions_max)
+    if (sessions_.size() >= shared_->limits.sessions_max && !make_room())
       return refuse(
           route, *encoding, delimiter,
           Error{ErrorCode::busy, "the server has " + std::to_string(sessions_.size()) + " sessions, which is its limit; try again later", ""});
@@ -171,7 +170,8 @@ void Gateway::on_message(const std::string& route, Session& session, wire::Clien
   if (const auto* grant = std::get_if<wire::Grant>(&message))
     return to_stream(route, session, grant->request_id, [&](Stream& stream) { send(stream.frontend, ClientGrant{grant->credit}); });
   if (const auto* resume = std::get_if<wire::Resume>(&message))
-    return to_stream(route, session, resume->request_id, [&](Stream& stream) { this->resume(stream, resume->last_sequence); });
+    return to_stream(route, session, resume->request_id,
+                     [&](Stream& stream) { this->resume(route, session, resume->request_id, stream, resume->last_sequence); });
   const auto& cancel = std::get<wire::Cancel>(message);
   to_stream(route, session, cancel.request_id, [&](Stream& stream) {
     send(stream.frontend, ClientCancel{Error{ErrorCode::cancelled, "cancelled by the client", ""}});
@@ -207,7 +207,7 @@ void Gateway::on_hello(const std::string& route, Session& session, const wire::H
 void Gateway::on_submit(const std::string& route, Session& session, wire::Submit submit) {
   Client& client = clients_[session.client_id];
   if (const auto known = client.streams.find(submit.request_id); known != client.streams.end()) {
-    return resume(known->second, 0);
+    return resume(route, session, submit.request_id, known->second, 0);
   }
   if (client.open() >= shared_->limits.requests_per_session_max) {
     shared_->metrics->request_rejected(ErrorCode::busy);
@@ -294,9 +294,41 @@ void Gateway::drain_unsent() {
   for (const std::string& route : gone_routes) drop_session(route);
 }
 
-void Gateway::resume(Stream& stream, std::uint64_t last_sequence) {
+void Gateway::resume(const std::string& route, Session& session, const std::string& request_id, Stream& stream, std::uint64_t last_sequence) {
+  // Each resume repeats a whole log; a client needs one a reconnect.
+  const auto now = Clock::now();
+  if (stream.resumed != Clock::time_point{} && now - stream.resumed < resume_interval)
+    return reply_error(route, session, request_id, Error{ErrorCode::busy, "this request was resumed just now; wait for what that brings", ""});
+  stream.resumed = now;
   stream.attached = true;
   send(stream.frontend, ClientResume{last_sequence, ++stream.attachment});
+}
+
+// Makes place for a new session by ending the one that has been silent longest, if it has no open stream. False when all are in use.
+bool Gateway::make_room() {
+  const auto now = Clock::now();
+  auto oldest = sessions_.end();
+  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
+    const auto client = clients_.find(it->second.client_id);
+    if (now - it->second.heard < idle_eviction || (client != clients_.end() && client->second.open() > 0)) continue;
+    if (oldest == sessions_.end() || it->second.heard < oldest->second.heard) oldest = it;
+  }
+  if (oldest == sessions_.end()) return false;
+  drop_session(std::string(oldest->first));
+  return true;
+}
+
+void Gateway::forget(const StreamClosed& closed) {
+  const auto client = clients_.find(closed.client_id);
+  if (client == clients_.end()) return;
+  const auto stream = client->second.streams.find(closed.request_id);
+  if (stream == client->second.streams.end() || stream->second.frontend != closed.frontend) return;
+  const bool unanswered = stream->second.attachment != closed.attachment;
+  client->second.streams.erase(stream);
+  const auto session = sessions_.find(client->second.route);
+  if (unanswered && session != sessions_.end())
+    reply_error(session->first, session->second, closed.request_id,
+                Error{ErrorCode::not_found, "request '" + closed.request_id + "' ended a while ago and is forgotten now", "request_id"});
 }
 
 void Gateway::drop_session(const std::string& route) {
@@ -321,7 +353,7 @@ void Gateway::expire() {
   for (const auto& [route, session] : sessions_)
     if (now - session.heard > std::chrono::milliseconds(shared_->limits.session_silence_ms_max)) silent.push_back(route);
   for (const std::string& route : silent) {
-    log(LogLevel::info, "client_silent", {{"sessions", sessions_.size()}});
+    log(LogLevel::debug, "client_silent", {{"sessions", sessions_.size()}});
     drop_session(route);
   }
   for (auto it = clients_.begin(); it != clients_.end();) {

@@ -57,7 +57,8 @@ class Gateway : public caf::blocking_actor {
     // resumes.
     std::uint32_t attachment = 0;
     bool attached = true;
-    bool ended = false;  // its Done or ErrorReply went out; it lingers for resumes
+    Clock::time_point resumed;  // last
+    bool ended = false;         // its Done or ErrorReply went out; it lingers for resumes
   };
   // One client, across reconnects.
   struct Client {
@@ -79,7 +80,9 @@ class Gateway : public caf::blocking_actor {
   void refuse(const std::string& route, protocol::wire::Encoding encoding, bool delimiter, Error error);
   void send_body(const std::string& route, Session& session, std::string body);
   protocol::wire::RouterSocket::Sent try_send(const std::string& route, const Session& session, const std::string& body);
-  void resume(Stream& stream, std::uint64_t last_sequence);
+  void resume(const std::string& route, Session& session, const std::string& request_id, Stream& stream, std::uint64_t last_sequence);
+  bool make_room();
+  void forget(const StreamClosed& closed);
   void drop_session(const std::string& route);
   // The client has no connection any more, if `route` was the one it had.
   void detach(const std::string& client_id, const std::string& route);

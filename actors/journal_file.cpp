@@ -2,6 +2,7 @@
 #include "actors/journal_file.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -29,7 +30,12 @@ Result<std::unique_ptr<JournalFile>> JournalFile::open(const std::string& path, 
 
 Status JournalFile::begin() {
   // O_EXCL is not asked for: an old journal of the same name is the previous run's, and rotates away like a full one.
-  if (::access(path_.c_str(), F_OK) == 0) std::rename(path_.c_str(), (path_ + ".1").c_str());
+  struct stat info {};
+  if (::lstat(path_.c_str(), &info) == 0) {
+    if (!S_ISREG(info.st_mode))
+      return Error{ErrorCode::invalid_argument, "the journal " + path_ + " is not a regular file; choose another path", "journal"};
+    std::rename(path_.c_str(), (path_ + ".1").c_str());
+  }
   file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file_)
     return Error{ErrorCode::io, "cannot write the journal " + path_ + ": " + std::strerror(errno) + "; choose another path with --journal",

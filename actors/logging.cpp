@@ -1,13 +1,15 @@
 // Logging on spdlog: see the header. Escaping is done here, so that a message from outside cannot forge a line.
 #include "actors/logging.hpp"
 
-#include <fcntl.h>
+#include <poll.h>
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <climits>
 #include <memory>
+#include <mutex>
 
 #include "actors/json_text.hpp"
 
@@ -63,6 +65,36 @@ std::string json_line(std::string_view event, std::initializer_list<LogField> fi
   return line;
 }
 
+// Writes a line only when that cannot block: a reader of standard error that has stopped reading must not stop the server. poll() promises room for
+// PIPE_BUF bytes, so longer lines are cut. What was dropped is counted in the next line that fits.
+class PatientSink : public spdlog::sinks::base_sink<std::mutex> {
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (line.size() > PIPE_BUF) {
+      line.resize(PIPE_BUF);
+      line[PIPE_BUF - 1] = '\n';
+    }
+    if (dropped_ > 0) {
+      const std::string note = "(" + std::to_string(dropped_) + " log lines dropped: standard error was not read)\n";
+      if (!write(note.data(), note.size())) return void(++dropped_);
+      dropped_ = 0;
+    }
+    if (!write(line.data(), line.size())) ++dropped_;
+  }
+  void flush_() override {}
+
+ private:
+  static bool write(const char* bytes, std::size_t size) {
+    pollfd item{STDERR_FILENO, POLLOUT, 0};
+    if (::poll(&item, 1, 0) <= 0 || (item.revents & POLLOUT) == 0) return false;
+    return ::write(STDERR_FILENO, bytes, size) >= 0;
+  }
+
+  std::uint64_t dropped_ = 0;
+};
+
 spdlog::level::level_enum spdlog_level(LogLevel level) {
   constexpr spdlog::level::level_enum levels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn, spdlog::level::err,
                                                   spdlog::level::off};
@@ -74,7 +106,7 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
 void start_logging(LogLevel level, bool json, const std::string& process) {
   json_lines = json;
   process_name = process;
-  auto logger = std::make_shared<spdlog::logger>("althing", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>("althing", std::make_shared<PatientSink>());
   logger->set_level(spdlog_level(level));
   logger->set_error_handler([](const std::string&) {});  // a broken stderr must not throw or spam
   if (json)

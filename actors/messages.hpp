@@ -2,6 +2,7 @@
 // `inspect` and a CAF type id; the rest stay inside the core process and are marked local, so CAF refuses to send them elsewhere.
 #pragma once
 
+#include <bit>
 #include <caf/actor.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/allowed_unsafe_message_type.hpp>
@@ -21,10 +22,21 @@ template <class Inspector, class Tag, class Representation>
 typename Inspector::result_type inspect(Inspector& f, Id<Tag, Representation>& x) {
   return f(x.value);
 }
+// Floats travel as their bits: CAF 0.17 turns subnormal numbers into garbage on the way.
+struct FloatBits {
+  explicit FloatBits(float& target) : value(target), bits(std::bit_cast<std::uint32_t>(target)) {}
+  ~FloatBits() { value = std::bit_cast<float>(bits); }
+  FloatBits(const FloatBits&) = delete;
+  FloatBits& operator=(const FloatBits&) = delete;
+
+  float& value;
+  std::uint32_t bits;
+};
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, SamplingParameters& x) {
-  return f(caf::meta::type_name("Sampling"), x.temperature, x.top_p, x.top_k, x.min_p, x.seed, x.choice, x.completion_tokens_max, x.stop_tokens,
-           x.ignore_stop);
+  FloatBits temperature(x.temperature), top_p(x.top_p), min_p(x.min_p);
+  return f(caf::meta::type_name("Sampling"), temperature.bits, top_p.bits, x.top_k, min_p.bits, x.seed, x.choice, x.completion_tokens_max,
+           x.stop_tokens, x.ignore_stop);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RowSetup& x) {
@@ -82,6 +94,7 @@ struct StepFailed {
   std::uint32_t rank = 0;
   std::uint64_t epoch = 0;
   std::uint64_t step = 0;
+  bool refused = false;  // the plan itself was wrong for this rank; it would be again
   std::string reason;
 };
 
@@ -99,7 +112,7 @@ typename Inspector::result_type inspect(Inspector& f, RankStatus& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StepFailed& x) {
-  return f(caf::meta::type_name("StepFailed"), x.rank, x.epoch, x.step, x.reason);
+  return f(caf::meta::type_name("StepFailed"), x.rank, x.epoch, x.step, x.refused, x.reason);
 }
 
 // --- inside the core process ---
@@ -144,6 +157,8 @@ struct ClientCancel {
 struct StreamClosed {
   std::string client_id;
   std::string request_id;
+  std::uint32_t attachment = 0;  // a newer one that the gateway knows of will not be answered any more
+  caf::actor frontend;
 };
 
 // Scheduler -> monitor, a few times a second. Times are ages in milliseconds at the moment of sending.

@@ -31,7 +31,8 @@ void run(Self self, const StepPlan& plan) {
   }
   state.broken = true;
   log(LogLevel::warning, "step_failed", {{"step", plan.step.value}, {"epoch", plan.epoch.value}, {"reason", result.error().message}});
-  self->send(state.scheduler, StepFailed{rank.value, plan.epoch.value, plan.step.value, result.error().message});
+  self->send(state.scheduler,
+             StepFailed{rank.value, plan.epoch.value, plan.step.value, result.error().code == ErrorCode::invalid_argument, result.error().message});
 }
 
 void join(Self self, JoinEpoch& join) {

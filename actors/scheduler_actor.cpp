@@ -26,11 +26,6 @@ double seconds_since(std::chrono::steady_clock::time_point then) {
 Status SchedulerShell::start(caf::event_based_actor* self, SchedulerOptions options) {
   auto core = scheduler::Core::create(options.core);
   if (!core) return core.error();
-  if (!options.journal_path.empty()) {
-    auto journal = JournalFile::open(options.journal_path, scheduler::journal_header() + "\n" + scheduler::to_config_line(options.core) + "\n");
-    if (!journal) return journal.error();
-    journal_ = std::move(*journal);
-  }
   self_ = self;
   core_ = std::move(*core);
   started_ = Clock::now();
@@ -44,7 +39,7 @@ std::uint64_t SchedulerShell::now_ms() const {
 }
 
 void SchedulerShell::feed(const Event& event) {
-  if (journal_) journal_->append(scheduler::to_line(event));
+  if (options_.journal) options_.journal->append(scheduler::to_line(event));
   const auto began = Clock::now();
   const std::span<const Effect> effects = core_->on(event);
   options_.metrics->scheduler_step(seconds_since(began));
@@ -122,6 +117,7 @@ void SchedulerShell::step_done(StepResult& result) {
   const auto it = pending_steps_.find(result.step.value);
   if (it == pending_steps_.end() || result.epoch.value != epoch_) return;  // an epoch that is over
   options_.metrics->step(seconds_since(it->second.sent), it->second.tokens);
+  refusals_ = 0;
   if (strikes_ > 0 && ++steps_since_strike_ >= steps_to_forget_strikes) strikes_ = 0;
   pending_steps_.erase(it);
   // A step needs every rank, so its end is progress of all of them.
@@ -133,7 +129,18 @@ void SchedulerShell::step_done(StepResult& result) {
 void SchedulerShell::step_failed(const StepFailed& failed) {
   if (failed.rank < ranks_.size()) ranks_[failed.rank].progress = Clock::now();
   if (failed.epoch != epoch_ || !epoch_usable_) return;
+  // The same plan would be refused for ever: after the second time the requests in it end, and the others go on.
+  if (failed.refused && ++refusals_ >= 2)
+    end_running(Error{ErrorCode::internal, "a rank refused the plan that this request was part of: " + failed.reason + "; please report this", ""});
   fail(epoch_, {}, "rank " + std::to_string(failed.rank) + " could not run step " + std::to_string(failed.step) + ": " + failed.reason);
+}
+
+void SchedulerShell::end_running(const Error& error) {
+  std::vector<RequestId> running;
+  for (const auto& [id, live] : live_)
+    if (!live.waiting) running.push_back(id);
+  for (const RequestId id : running) feed(Cancelled{id, error});
+  refusals_ = 0;
 }
 
 void SchedulerShell::rank_ready(const RankReady& ready) {
@@ -219,7 +226,7 @@ void SchedulerShell::drain() {
 
 void SchedulerShell::beat() {
   feed(Ticked{now_ms()});
-  if (journal_) journal_->flush();
+  if (options_.journal) options_.journal->flush();
   if (epoch_usable_) check_progress();
   if (core_->stats().draining && live_.empty() && !drained_told_ && options_.on_drained) {
     drained_told_ = true;

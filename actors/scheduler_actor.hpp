@@ -24,7 +24,7 @@ struct SchedulerOptions {
   scheduler::CoreConfig core;
   std::uint32_t ranks = 1;
   std::chrono::milliseconds step_timeout{10'000};
-  std::string journal_path;  // "" for none
+  std::shared_ptr<JournalFile> journal;  // null for none
   std::shared_ptr<monitoring::Metrics> metrics;
   caf::actor monitor;  // may be null
   // Membership needs attention: the epoch that can make no more progress, the ranks that are to blame (may be empty), the cause. Null when nobody can
@@ -38,7 +38,7 @@ class SchedulerShell {
  public:
   static inline const char* name = "scheduler";
 
-  // Errors: what Core::create and JournalFile::open say.
+  // Errors: what Core::create says.
   Status start(caf::event_based_actor* self, SchedulerOptions options);
 
   void submit(SubmitRequest& request);
@@ -78,6 +78,7 @@ class SchedulerShell {
   void finish(const Finished& finished);
   void lose_epoch(std::uint64_t epoch);
   void check_progress();
+  void end_running(const Error& error);
   void report();
   std::chrono::milliseconds patience() const { return options_.step_timeout * (1 << strikes_); }
   void fail(std::uint64_t epoch, const std::vector<std::uint32_t>& ranks, const std::string& cause);
@@ -86,7 +87,6 @@ class SchedulerShell {
   caf::event_based_actor* self_ = nullptr;
   SchedulerOptions options_;
   std::unique_ptr<scheduler::Core> core_;
-  std::unique_ptr<JournalFile> journal_;
   Clock::time_point started_;
   std::vector<Rank> ranks_;
   std::uint64_t epoch_ = 0;    // of the newest membership seen
@@ -94,6 +94,8 @@ class SchedulerShell {
   std::unordered_map<RequestId, Live> live_;
   std::map<std::uint64_t, PendingStep> pending_steps_;  // by step
   bool drained_told_ = false;
+  // Plans in a row that a rank refused although they were the first of their epoch.
+  std::uint32_t refusals_ = 0;
   // Deadlines that passed in a row. Each doubles the patience: recomputing everything after a deadline that is too short would never end.
   std::uint32_t strikes_ = 0;
   std::uint32_t steps_since_strike_ = 0;

@@ -2,6 +2,7 @@
 #include "actors/settings.hpp"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 
 namespace althing::actors {
 namespace {
@@ -28,7 +29,7 @@ void add_log_options(CLI::App& app, LogSettings& settings) {
 }
 
 void add_serve_options(CLI::App& app, ServeSettings& s) {
-  app.add_option("model", s.model, "folder with config.json, *.safetensors and tokenizer.json")->required();
+  app.add_option("model", s.model, "folder with config.json, *.safetensors and tokenizer.json")->required()->configurable(false);
   option(app, "ranks", s.ranks, "processes that share the model: attention heads and experts are split over them");
   option(app, "threads", s.threads, "threads of each rank (CPU backend)");
   option(app, "bind", s.bind, "where clients connect; loopback only; port 0 picks a free one");
@@ -59,6 +60,7 @@ Status apply_settings_file(CLI::App& app, const std::string& path) {
   const auto refuse = [&](ErrorCode code, const std::string& why) -> Status { return Error{code, "settings file " + path + ": " + why, "config"}; };
   try {
     for (const CLI::ConfigItem& item : app.get_config_formatter()->from_file(path)) {
+      if (item.name == "++" || item.name == "--") return refuse(ErrorCode::invalid_argument, "it has a [section]; write settings without one");
       CLI::Option* wanted = item.parents.empty() ? app.get_option_no_throw("--" + item.name) : nullptr;
       if (wanted == nullptr || !wanted->get_configurable() || wanted->get_group().empty())
         return refuse(ErrorCode::invalid_argument, "there is no setting '" + item.fullname() + "'; see althing serve --help");
@@ -82,6 +84,11 @@ Status check(const ServeSettings& s) {
     return Error{ErrorCode::invalid_argument, "--kv-mib is " + std::to_string(s.kv_mib) + "; use 1 to 16777216", "kv-mib"};
   if (s.step_timeout_ms < 100)
     return Error{ErrorCode::invalid_argument, "--step-timeout-ms is " + std::to_string(s.step_timeout_ms) + "; use at least 100", "step-timeout-ms"};
+  if (!s.ready_file.empty()) {
+    const std::filesystem::path folder = std::filesystem::path(s.ready_file).parent_path();
+    if (!folder.empty() && !std::filesystem::is_directory(folder))
+      return Error{ErrorCode::not_found, "the ready file cannot be written: there is no folder " + folder.string(), "ready-file"};
+  }
   return check_limits(s.limits);
 }
 

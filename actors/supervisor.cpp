@@ -17,6 +17,7 @@
 #include "actors/engine_setup.hpp"
 #include "actors/exit_codes.hpp"
 #include "actors/ready_file.hpp"
+#include "protocol/wire/router_socket.hpp"
 
 namespace althing::actors {
 namespace {
@@ -47,6 +48,9 @@ Supervisor::Supervisor(ServeSettings settings, std::vector<std::string> argument
 
 int Supervisor::run() {
   // A wrong model or flag is said here, once, and not by every child.
+  // A ready file of an earlier run would send scripts to a server that is not there.
+  if (!settings_.ready_file.empty()) ::unlink(settings_.ready_file.c_str());
+  if (auto status = protocol::wire::RouterSocket::check(settings_.bind); !status) return complain(status.error());
   if (auto setup = set_up_engine(settings_); !setup) return complain(setup.error());
   if (auto format = chat_format(settings_.model); !format) return complain(format.error());
   auto certificates = make_certificates();
@@ -214,7 +218,7 @@ void Supervisor::on_failed(const std::string& who, const ControlMessage& message
   // "failed CODE sentence": the sentence was split into words again.
   std::string why;
   for (std::size_t i = 2; i < message.words.size(); ++i) why += (i == 2 ? "" : " ") + message.words[i];
-  log(LogLevel::error, "child_failed", {{"who", who}, {"reason", why}});
+  if (announced_) log(LogLevel::error, "child_failed", {{"who", who}, {"reason", why}});
   // Before the first ready there is nothing to keep alive, and trying again would fail again.
   if (!announced_) give_up(message.words.size() > 1 ? std::stoi(message.words[1]) : exit_internal, why);
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -26,6 +27,8 @@ volatile sig_atomic_t interrupted = 0;
 void on_interrupt(int) { interrupted = 1; }
 
 Result<std::vector<harmony::Function>> functions_of(const std::string& file) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored)) return Error{ErrorCode::not_found, "the tools file " + file + " is a folder", "tools"};
   std::ifstream input(file, std::ios::binary);
   if (!input) return Error{ErrorCode::not_found, "cannot read the tools file " + file, "tools"};
   const std::string text{std::istreambuf_iterator<char>(input), {}};
@@ -39,13 +42,12 @@ Result<std::vector<harmony::Function>> functions_of(const std::string& file) {
 // One turn: ask, print, wait for the end. The printed messages join the history.
 Status turn(protocol::Client& client, wire::Submit& submit, StreamPrinter& printer) {
   std::optional<Error> failure;
-  bool over = false;
+  bool over = false, stopped = false;
   auto id = client.submit(submit, [&](const protocol::StreamEvent& event) {
     if (const auto* delta = std::get_if<wire::Delta>(&event)) printer.print(*delta);
     if (const auto* done = std::get_if<wire::Done>(&event)) {
       over = true;
-      printer.end();
-      if (done->reason == FinishReason::length) std::fprintf(stderr, "[stopped after %u tokens]\n", done->usage.completion_tokens);
+      printer.done(*done);
     }
     if (const auto* error = std::get_if<Error>(&event)) {
       over = true;
@@ -59,9 +61,11 @@ Status turn(protocol::Client& client, wire::Submit& submit, StreamPrinter& print
     if (interrupted != 0) {
       client.cancel(*id);
       interrupted = 0;
+      stopped = true;
     }
   }
   for (harmony::Message& message : printer.take_messages()) submit.messages.push_back(std::move(message));
+  if (failure && stopped && failure->code == ErrorCode::cancelled) printer.end();
   if (failure) return *failure;
   return Ok{};
 }
@@ -95,15 +99,24 @@ int converse(protocol::Client& client, wire::Submit& submit, StreamPrinter& prin
     submit.messages.push_back(user_message(line));
     Status status = turn(client, submit, printer);
     for (std::string function = called_function(submit); status.ok() && !function.empty(); function = called_function(submit)) {
-      if (!read_line("result> ", line)) return exit_ok;
+      if (!read_line("result> ", line)) return interrupted != 0 ? exit_interrupted : exit_ok;
       submit.messages.push_back({harmony::Role::tool, function, "assistant", "commentary", std::nullopt, {harmony::TextContent{line}}});
       status = turn(client, submit, printer);
     }
-    if (status) continue;
+    if (status || status.error().code == ErrorCode::cancelled) continue;
     printer.fail(status.error());
     if (status.error().code == ErrorCode::unavailable || status.error().code == ErrorCode::core_lost) return exit_code_of(status.error().code);
   }
-  return exit_ok;
+  if (interrupted == 0) return exit_ok;
+  std::fputc('\n', stdout);
+  return exit_interrupted;
+}
+
+// Without SA_RESTART, so that Ctrl-C also ends a wait for a line.
+void watch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  ::sigaction(SIGINT, &action, nullptr);
 }
 
 }  // namespace
@@ -142,13 +155,15 @@ int run_chat(const ChatSettings& settings) {
   auto client = protocol::Client::connect({.endpoint = settings.endpoint, .name = "althing-chat/" ALTHING_VERSION, .limits = {}});
   if (!client) return complain(client.error());
   StreamPrinter printer(*colour, settings.ask.json);
-  ::signal(SIGINT, on_interrupt);
-  if (settings.once.empty()) return converse(*client, *submit, printer);
-  submit->messages.push_back(user_message(settings.once));
+  watch_interrupts();
+  if (!settings.once) return converse(*client, *submit, printer);
+  submit->messages.push_back(user_message(*settings.once));
   const Status status = turn(*client, *submit, printer);
   if (status) return exit_ok;
+  if (status.error().code == ErrorCode::cancelled) return exit_interrupted;
   printer.fail(status.error());
-  return exit_code_of(status.error().code);
+  const bool server_gone = status.error().code == ErrorCode::unavailable || status.error().code == ErrorCode::core_lost;
+  return server_gone ? exit_code_of(status.error().code) : exit_failed;
 }
 
 }  // namespace althing::actors

@@ -20,7 +20,7 @@ struct AskSettings {
 
 struct ChatSettings {
   std::string endpoint = "tcp://127.0.0.1:4550";
-  std::string once;  // a question; "" for interactive
+  std::optional<std::string> once;  // a question; absent: interactive
   AskSettings ask;
 };
 

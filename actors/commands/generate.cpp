@@ -44,13 +44,13 @@ int listen(caf::scoped_actor& self, const GenerateSettings& settings, const prot
             if (!settings.raw || settings.ask.json) return printer.print(*delta);
             for (const TokenId token : delta->tokens) std::fputs(text.push(token).c_str(), stdout);
             std::fflush(stdout);
-          } else if (std::holds_alternative<wire::Done>(out.message)) {
+          } else if (const auto* done = std::get_if<wire::Done>(&out.message)) {
             if (settings.raw && !settings.ask.json) std::printf("%s\n", text.finish().c_str());
-            printer.end();
+            printer.done(*done);
             code = exit_ok;
           } else if (const auto* error = std::get_if<wire::ErrorReply>(&out.message)) {
             printer.fail(error->error);
-            code = exit_code_of(error->error.code);
+            code = exit_failed;
           }
         },
         [](const StreamClosed&) {});
@@ -100,9 +100,10 @@ int run_generate(const GenerateSettings& settings) {
     } else {
       code = complain(ranks.error());
     }
+    // The scheduler first: to it, ranks that end before it look like ranks that died.
+    self->send_exit(scheduler, caf::exit_reason::user_shutdown);
+    self->wait_for(scheduler);
   }
-  self->send_exit(scheduler, caf::exit_reason::user_shutdown);
-  self->wait_for(scheduler);
   return code;
 }
 

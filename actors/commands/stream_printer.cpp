@@ -76,6 +76,16 @@ void StreamPrinter::end() {
   std::fflush(stdout);
 }
 
+void StreamPrinter::done(const wire::Done& done) {
+  end();
+  if (json_) {
+    std::fputs((wire::encode(wire::ServerMessage(done), wire::Encoding::json) + "\n").c_str(), stdout);
+    std::fflush(stdout);
+  } else if (done.reason == FinishReason::length) {
+    std::fprintf(stderr, "[stopped after %u tokens]\n", done.usage.completion_tokens);
+  }
+}
+
 void StreamPrinter::fail(const Error& error) {
   end();
   if (json_) std::fputs((wire::encode(wire::ServerMessage(wire::ErrorReply{"", 0, error}), wire::Encoding::json) + "\n").c_str(), stdout);

@@ -17,6 +17,8 @@ class StreamPrinter {
   StreamPrinter(ColourChoice colour, bool json);
 
   void print(const protocol::wire::Delta& delta);
+  // Ends the stream; says so when it was cut by a limit.
+  void done(const protocol::wire::Done& done);
   // Ends the line and takes the colour back.
   void end();
   // As end(), then what happened, on standard error.

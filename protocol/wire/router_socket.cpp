@@ -13,7 +13,23 @@
 namespace althing::protocol::wire {
 namespace {
 
-Status check_endpoint(const std::string& endpoint) {
+void set_options(zmq::socket_t& socket, const std::string& endpoint, const Limits& limits) {
+  socket.set(zmq::sockopt::router_mandatory, true);
+  socket.set(zmq::sockopt::router_handover, false);
+  socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(limits.frame_bytes_max));
+  socket.set(zmq::sockopt::sndhwm, 1000);
+  socket.set(zmq::sockopt::rcvhwm, 1000);
+  socket.set(zmq::sockopt::handshake_ivl, 2000);
+  socket.set(zmq::sockopt::heartbeat_ivl, 1000);
+  socket.set(zmq::sockopt::heartbeat_timeout, 3000);
+  socket.set(zmq::sockopt::heartbeat_ttl, 6000);
+  socket.set(zmq::sockopt::linger, 500);
+  if (endpoint.starts_with("tcp://[")) socket.set(zmq::sockopt::ipv6, true);
+}
+
+}  // namespace
+
+Status RouterSocket::check(const std::string& endpoint) {
   const auto refuse = [&](const std::string& why) -> Status {
     return Error{ErrorCode::invalid_argument, "cannot listen on '" + endpoint + "': " + why + ", e.g. --bind tcp://127.0.0.1:4550", "bind"};
   };
@@ -32,22 +48,6 @@ Status check_endpoint(const std::string& endpoint) {
   return Ok{};
 }
 
-void set_options(zmq::socket_t& socket, const std::string& endpoint, const Limits& limits) {
-  socket.set(zmq::sockopt::router_mandatory, true);
-  socket.set(zmq::sockopt::router_handover, false);
-  socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(limits.frame_bytes_max));
-  socket.set(zmq::sockopt::sndhwm, 1000);
-  socket.set(zmq::sockopt::rcvhwm, 1000);
-  socket.set(zmq::sockopt::handshake_ivl, 2000);
-  socket.set(zmq::sockopt::heartbeat_ivl, 1000);
-  socket.set(zmq::sockopt::heartbeat_timeout, 3000);
-  socket.set(zmq::sockopt::heartbeat_ttl, 6000);
-  socket.set(zmq::sockopt::linger, 500);
-  if (endpoint.starts_with("tcp://[")) socket.set(zmq::sockopt::ipv6, true);
-}
-
-}  // namespace
-
 struct RouterSocket::State {
   zmq::context_t context;
   zmq::socket_t socket{context, zmq::socket_type::router};
@@ -60,7 +60,7 @@ RouterSocket& RouterSocket::operator=(RouterSocket&&) noexcept = default;
 RouterSocket::~RouterSocket() = default;
 
 Result<RouterSocket> RouterSocket::bind(const std::string& endpoint, const Limits& limits) {
-  if (auto status = check_endpoint(endpoint); !status) return status.error();
+  if (auto status = check(endpoint); !status) return status.error();
   try {
     auto state = std::make_unique<State>();
     set_options(state->socket, endpoint, limits);

@@ -15,6 +15,8 @@ namespace althing::protocol::wire {
 
 class RouterSocket {
  public:
+  // What bind() would refuse about the text of an endpoint.
+  static Status check(const std::string& endpoint);
   // `endpoint` is tcp://HOST:PORT on loopback; port 0 picks one. Errors: invalid_argument (another transport, a host that is not loopback, no port),
   // io (port in use: says what to do).
   static Result<RouterSocket> bind(const std::string& endpoint, const Limits& limits);

@@ -188,7 +188,19 @@ TEST_F(FrontendActorTest, a_resume_repeats_what_the_client_missed_and_nothing_el
   EXPECT_EQ(first->sequence, 2U);
   const std::size_t after = heard_->to_client.size();
   say(ClientResume{1'000'000, 2});
-  EXPECT_EQ(heard_->to_client.size(), after);
+  // Whoever claims to have more than there is hears the end again.
+  EXPECT_EQ(heard_->to_client.size(), after + 1);
+  EXPECT_TRUE(std::holds_alternative<wire::Done>(heard_->to_client.back()));
+}
+
+TEST_F(FrontendActorTest, an_error_does_not_wait_for_credit) {
+  start(1);
+  draw("<|channel|>final<|message|>A");
+  draw(" b");
+  pass(milliseconds(50));
+  say(Finished{RequestId{1}, FinishReason::cancelled, {}, Error{ErrorCode::deadline, "too late", ""}});
+  EXPECT_EQ(ends(), 1);
+  EXPECT_EQ(error_code(), ErrorCode::deadline);
 }
 
 TEST_F(FrontendActorTest, a_cancel_reaches_the_scheduler_and_its_answer_ends_the_stream) {
@@ -224,6 +236,9 @@ TEST_F(FrontendActorTest, a_rejection_is_the_only_thing_the_client_hears) {
   say(Rejected{RequestId{1}, Error{ErrorCode::busy, "full", ""}});
   EXPECT_EQ(heard_->to_client.size(), 1U);
   EXPECT_EQ(error_code(), ErrorCode::busy);
+  // And its id can be used again at once.
+  pass(milliseconds(1));
+  EXPECT_EQ(heard_->closed, 1);
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include <fstream>
 
+#include "scheduler/journal.hpp"
+
 #include "tests/actors/actor_fixture.hpp"
 
 namespace althing::actors::tests {
@@ -148,10 +150,27 @@ TEST_F(SchedulerActorTest, a_step_that_a_rank_cannot_run_is_reported_once) {
   join(1, rank);
   rank->answering = false;
   submit(1, 8, 4);
-  caf::anon_send(scheduler_, StepFailed{0, 1, 1, "aborted"});
-  caf::anon_send(scheduler_, StepFailed{0, 1, 2, "aborted"});
+  caf::anon_send(scheduler_, StepFailed{0, 1, 1, false, "aborted"});
+  caf::anon_send(scheduler_, StepFailed{0, 1, 2, false, "aborted"});
   settle();
   EXPECT_EQ(failures_.size(), 1U);
+}
+
+TEST_F(SchedulerActorTest, a_plan_that_ranks_refuse_twice_ends_its_requests_and_nobody_else_s) {
+  start();
+  auto rank = std::make_shared<PretendRank>();
+  const caf::actor actor = join(1, rank);
+  rank->answering = false;
+  const auto guilty = submit(1, 8, 4);
+  for (std::uint64_t epoch = 1; epoch <= 2; ++epoch) {
+    caf::anon_send(scheduler_, StepFailed{0, epoch, epoch, true, "no such temperature"});
+    caf::anon_send(scheduler_, RankReady{0, epoch + 1, actor, actor});
+    settle();
+  }
+  ASSERT_EQ(guilty->finished.size(), 1U);
+  EXPECT_EQ(guilty->finished[0].error.code, ErrorCode::internal);
+  rank->answering = true;
+  EXPECT_EQ(submit(2, 8, 4)->tokens, expected(8, 4));
 }
 
 TEST_F(SchedulerActorTest, without_a_supervisor_a_failure_ends_streams_with_a_typed_error) {
@@ -221,18 +240,19 @@ TEST_F(SchedulerActorTest, an_unexpected_message_changes_nothing) {
 TEST_F(SchedulerActorTest, the_journal_is_for_its_owner_only_and_holds_the_events) {
   char directory[] = "/tmp/althing-journal-XXXXXX";
   ASSERT_NE(::mkdtemp(directory), nullptr);
-  options_.journal_path = std::string(directory) + "/journal";
+  const std::string path = std::string(directory) + "/journal";
+  options_.journal = *JournalFile::open(path, scheduler::journal_header() + "\n" + scheduler::to_config_line(options_.core) + "\n");
   start();
   join(1, std::make_shared<PretendRank>());
   submit(1, 8, 4);
   pass(std::chrono::milliseconds(100));
   struct stat info {};
-  ASSERT_EQ(::stat(options_.journal_path.c_str(), &info), 0);
+  ASSERT_EQ(::stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777U, 0600U);
-  std::ifstream file(options_.journal_path);
+  std::ifstream file(path);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   EXPECT_GT(std::count(text.begin(), text.end(), '\n'), 5);
-  ::unlink(options_.journal_path.c_str());
+  ::unlink(path.c_str());
   ::rmdir(directory);
 }
 

@@ -81,6 +81,50 @@ def bad_requests_are_refused_with_both_numbers():
         still_serves(server)
 
 
+def two_hellos_on_one_connection_leave_nothing_behind():
+    with Server('--client-silence-ms', '1500') as server:
+        client = Client(server.endpoint)
+        client.submit('gone', CASE['messages'], sampling=FOREVER)
+        while not client.streams['gone'].tokens:
+            client.step()
+        client.client_id = 'another client, same connection'
+        client.hello_again()
+        client.close()
+        wait_for('pages are back', lambda: server.metric('althing_kv_blocks_used') == 0, 15)
+        still_serves(server)
+
+
+def numbers_at_the_edge_of_floats_are_served():
+    with Server() as server, Client(server.endpoint) as client:
+        for number, sampling in enumerate(({'temperature': 1e-45}, {'temperature': 1e-39}, {'min_p': 1e-45, 'temperature': 1}, {'temperature': 2})):
+            client.submit(f'{number}', CASE['messages'], sampling={**sampling, 'completion_tokens_max': 8})
+        client.finish()
+        assert all(stream.end['type'] == 'done' for stream in client.streams.values()), [stream.end for stream in client.streams.values()]
+        still_serves(server)
+
+
+def nobody_reads_standard_error_and_serving_goes_on():
+    import fcntl
+    import signal
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, 1031, 4096)  # F_SETPIPE_SZ: full after a few lines
+    with tempfile.TemporaryDirectory() as folder:
+        ready = pathlib.Path(folder) / 'ready.json'
+        process = subprocess.Popen([BINARY, 'serve', TINY, '--bind', 'tcp://127.0.0.1:0', '--metrics', '', '--ready-file', ready, '--log-level', 'debug'],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=writer)
+        os.close(writer)
+        wait_for('the server is ready', ready.exists, 20)
+        endpoint = json.loads(ready.read_text())['endpoint']
+        for number in range(20):
+            with Client(endpoint) as client:
+                client.submit('r', CASE['messages'], sampling={'completion_tokens_max': 4})
+                client.finish()
+                assert client.streams['r'].end['type'] == 'done'
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15 * PATIENCE) == 0
+    os.close(reader)
+
+
 def a_client_that_vanishes_is_cancelled():
     with Server('--client-silence-ms', '1500') as server:
         client = Client(server.endpoint)
@@ -126,6 +170,7 @@ def flags_and_places_that_are_wrong_say_what_to_do():
     complaint(2, 'query heads', 'serve', TINY, '--ranks', '3')
     complaint(2, '--bind', 'serve', TINY, '--bind', 'tcp://0.0.0.0:4550')
     complaint(2, 'rows_max', 'serve', TINY, '--rows', '1000')
+    complaint(6, '--journal', 'serve', TINY, '--bind', 'tcp://127.0.0.1:0', '--metrics', '', '--journal', '/nonexistent/journal')
     complaint(6, '--kv-mib', 'serve', TINY, '--kv-mib', '1', '--context', '2048')
     assert run('chat', '--endpoint', 'tcp://127.0.0.1:9', '--once', 'hi').returncode == 3
     assert run('frobnicate').returncode == 2
@@ -178,6 +223,8 @@ def doctor_reports_this_machine():
 
 
 if __name__ == '__main__':
-    main(malformed_frames_get_typed_errors, junk_on_the_port_is_harmless, bad_requests_are_refused_with_both_numbers, a_client_that_vanishes_is_cancelled,
+    main(malformed_frames_get_typed_errors, junk_on_the_port_is_harmless, bad_requests_are_refused_with_both_numbers,
+         two_hellos_on_one_connection_leave_nothing_behind, numbers_at_the_edge_of_floats_are_served, nobody_reads_standard_error_and_serving_goes_on,
+         a_client_that_vanishes_is_cancelled,
          a_client_that_never_reads_is_cancelled, flags_and_places_that_are_wrong_say_what_to_do, broken_models_are_refused_in_one_line,
          settings_come_from_flags_over_environment_over_file, doctor_reports_this_machine)

@@ -200,6 +200,11 @@ class Client:
         assert answer and answer['type'] == 'welcome', answer
         self.instance = answer['server_instance']
 
+    def hello_again(self):
+        """As hello(), past whatever its streams still bring."""
+        self.send('hello', version_min=1, version_max=1, client_id=self.client_id, client_name='test')
+        wait_for('welcome', lambda: (self.receive(1) or {}).get('type') == 'welcome')
+
     def submit(self, request_id, messages=None, **members):
         self.streams[request_id] = Stream()
         if messages is not None:
