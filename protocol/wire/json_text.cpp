@@ -48,6 +48,7 @@ ordered_json convert(const dom::element& element, Depth depth, std::optional<Err
       ordered_json array = ordered_json::array();
       auto& items = array.get_ref<ordered_json::array_t&>();
       const dom::array source = element.get_array().value_unsafe();
+      items.reserve(source.size());
       for (const dom::element item : source) items.push_back(convert(item, depth.inner(), error));
       return array;
     }
@@ -55,6 +56,7 @@ ordered_json convert(const dom::element& element, Depth depth, std::optional<Err
       ordered_json object = ordered_json::object();
       auto& members = object.get_ref<ordered_json::object_t&>();
       const dom::object source = element.get_object().value_unsafe();
+      members.reserve(source.size());  // growing would copy the members: their keys are const
       for (const dom::key_value_pair member : source) members.emplace_back(std::string(member.key), convert(member.value, depth.inner(), error));
       if (auto key = repeated_key(members); key && !error)
         error = not_json("the key \"" + *key + "\" appears twice in one object; send each key once");

@@ -1,7 +1,7 @@
 // What only the JSON form can get wrong: kinds of members, keys twice, depth, large numbers, and texts that are slow to read.
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "protocol/wire/codec.hpp"
 #include "protocol/wire/json_text.hpp"
@@ -86,19 +86,19 @@ TEST(WireJson, not_json_is_corrupt) {
     EXPECT_EQ(read(body).error().code, ErrorCode::corrupt) << body;
 }
 
-// Looking each key up in a list of all of them would take 10^10 steps here.
+// Looking each key up in a list of all of them would take 10^10 steps here. The clock is that of the processor: other programs do not count.
 TEST(WireJson, an_object_with_many_members_is_read_in_linear_time) {
   std::string body = R"({"type":"ping","nonce":7)";
   for (int i = 0; i < 300'000; ++i) body += ",\"k" + std::to_string(i) + "\":0";
   body += "}";
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const auto decoded = decode_client(body, Encoding::json, [] {
     Limits l;
     l.frame_bytes_max = 1u << 24;
     return l;
   }());
   ASSERT_TRUE(decoded.ok()) << decoded.error().message;
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_LT((std::clock() - start) / CLOCKS_PER_SEC, 10);
 }
 
 TEST(WireJson, floats_are_written_as_short_as_they_can_be) {
