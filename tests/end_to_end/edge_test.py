@@ -131,7 +131,7 @@ def a_client_that_vanishes_is_cancelled():
         client.submit('gone', CASE['messages'], sampling=FOREVER)
         while not client.streams['gone'].tokens:
             client.step()
-        assert server.metric('althing_kv_blocks_used') > 0
+        wait_for('pages are used', lambda: server.metric('althing_kv_blocks_used') > 0)
         client.close()
         wait_for('pages are back', lambda: server.metric('althing_kv_blocks_used') == 0, 15)
         still_serves(server)
