@@ -189,7 +189,7 @@ void Gateway::on_hello(const std::string& route, Session& session, const wire::H
     return;
   }
   // One connection speaks for one client at a time; a client that it spoke for before counts as gone.
-  if (!session.client_id.empty() && session.client_id != hello.client_id) detach(session.client_id, route);
+  if (!session.client_id.empty() && session.client_id != hello.client_id) unroute(session.client_id, route);
   Client& client = clients_[hello.client_id];
   if (!client.route.empty() && client.route != route) sessions_.erase(client.route);  // its older connection
   if (client.route != route)
@@ -334,12 +334,12 @@ void Gateway::forget(const StreamClosed& closed) {
 void Gateway::drop_session(const std::string& route) {
   const auto session = sessions_.find(route);
   if (session == sessions_.end()) return;
-  detach(session->second.client_id, route);
+  unroute(session->second.client_id, route);
   sessions_.erase(session);
   shared_->metrics->sessions(static_cast<std::uint32_t>(sessions_.size()));
 }
 
-void Gateway::detach(const std::string& client_id, const std::string& route) {
+void Gateway::unroute(const std::string& client_id, const std::string& route) {
   const auto client = clients_.find(client_id);
   if (client == clients_.end() || client->second.route != route) return;
   client->second.route.clear();

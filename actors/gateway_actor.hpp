@@ -85,7 +85,7 @@ class Gateway : public caf::blocking_actor {
   void forget(const StreamClosed& closed);
   void drop_session(const std::string& route);
   // The client has no connection any more, if `route` was the one it had.
-  void detach(const std::string& client_id, const std::string& route);
+  void unroute(const std::string& client_id, const std::string& route);
   void drain_unsent();
   void expire();
   void cancel_client(Client& client, const Error& error);
