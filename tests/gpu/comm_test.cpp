@@ -24,7 +24,10 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-void on_ranks(SharedSegment& segment, const std::function<void(Communicator&)>& body, milliseconds wait_max = milliseconds{20'000}) {
+// How long a peer may take on a machine that is busy with other work; nothing waits this long unless something is broken.
+constexpr milliseconds patience{300'000};
+
+void on_ranks(SharedSegment& segment, const std::function<void(Communicator&)>& body, milliseconds wait_max = patience) {
   std::vector<std::thread> threads;
   for (std::uint32_t r = 0; r < segment.world(); ++r) {
     threads.emplace_back([&, r] {
@@ -144,20 +147,20 @@ TEST(Comm, a_missing_peer_ends_the_wait_at_its_limit_and_for_all) {
   auto segment = SharedSegment::create(3, EpochId{1});
   ASSERT_TRUE(segment.ok());
   auto first = segment->join(RankId{0}, milliseconds{60});
-  auto second = segment->join(RankId{1}, milliseconds{60'000});
+  auto second = segment->join(RankId{1}, patience * 2);
   const auto start = Clock::now();
   std::thread patient([&] { EXPECT_FALSE(second->barrier()); });
   EXPECT_FALSE(first->barrier());
   patient.join();
   const auto took = Clock::now() - start;
   EXPECT_GE(took, milliseconds{60});
-  EXPECT_LT(took, milliseconds{30'000});
+  EXPECT_LT(took, patience);
 }
 
 TEST(Comm, abort_wakes_a_sleeper_and_the_segment_is_never_used_again) {
   auto segment = SharedSegment::create(2, EpochId{1});
   ASSERT_TRUE(segment.ok());
-  auto waiting = segment->join(RankId{0}, milliseconds{60'000});
+  auto waiting = segment->join(RankId{0}, patience * 2);
   std::atomic<bool> entered{false};
   std::thread sleeper([&] {
     entered = true;
@@ -167,9 +170,9 @@ TEST(Comm, abort_wakes_a_sleeper_and_the_segment_is_never_used_again) {
   const auto start = Clock::now();
   segment->abort();
   sleeper.join();
-  EXPECT_LT(Clock::now() - start, milliseconds{5'000});
+  EXPECT_LT(Clock::now() - start, patience);
   EXPECT_FALSE(waiting->barrier());
-  auto late = segment->join(RankId{1}, milliseconds{60'000});
+  auto late = segment->join(RankId{1}, patience * 2);
   ASSERT_NE(late, nullptr);
   std::vector<float> values(3);
   EXPECT_FALSE(late->all_reduce_sum(std::span<float>(values)));
@@ -259,7 +262,7 @@ TEST(Segment, processes_sum_like_threads) {
     children.push_back(child([&] {
       auto adopted = SharedSegment::adopt(dup(segment->descriptor()));  // its own mapping, at another address
       if (!adopted) return false;
-      auto c = adopted->join(RankId{r}, milliseconds{20'000});
+      auto c = adopted->join(RankId{r}, patience);
       for (int i = 0; i < 50; ++i) {
         auto values = numbers(r, 10'000);
         if (!c->all_reduce_sum(std::span<float>(values)) || std::memcmp(values.data(), expected.data(), 40'000) != 0) return false;
@@ -277,7 +280,7 @@ TEST(Segment, survivors_of_a_kill_return_false_at_once_after_the_abort) {
   ASSERT_EQ(0, pipe(ready));
   const auto loop = [&](std::uint32_t r) {
     return child([&, r] {
-      auto c = segment->join(RankId{r}, milliseconds{120'000});
+      auto c = segment->join(RankId{r}, patience * 2);
       std::vector<float> values(20'000);
       for (std::uint64_t i = 0; c->all_reduce_sum(std::span<float>(values)); ++i)
         if (i == 20 && write(ready[1], "x", 1) != 1) return false;
@@ -295,7 +298,7 @@ TEST(Segment, survivors_of_a_kill_return_false_at_once_after_the_abort) {
   segment->abort();
   EXPECT_EQ(0, exit_code(a));
   EXPECT_EQ(0, exit_code(b));
-  EXPECT_LT(Clock::now() - start, milliseconds{10'000});
+  EXPECT_LT(Clock::now() - start, patience);
   close(ready[0]);
   close(ready[1]);
 }

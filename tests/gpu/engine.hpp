@@ -74,7 +74,7 @@ class Engine {
     }
     auto segment = gpu::SharedSegment::create(static_cast<std::uint32_t>(executors_.size()), epoch_);
     if (!segment) return segment.error();
-    for (std::uint32_t r = 0; r < executors_.size(); ++r) communicators_.push_back(segment->join(RankId{r}, std::chrono::seconds{60}));
+    for (std::uint32_t r = 0; r < executors_.size(); ++r) communicators_.push_back(segment->join(RankId{r}, std::chrono::seconds{300}));
     return Ok{};
   }
 

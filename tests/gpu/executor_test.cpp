@@ -236,7 +236,7 @@ TEST(Executor, where_experts_live_does_not_change_a_bit) {
         plan.set = {{RowIndex{0}, RequestId{1}, {}}};
         plan.pages = {{RowIndex{0}, 0, 0, {PageId{0}, PageId{1}}}, {RowIndex{0}, 1, 0, {PageId{2}, PageId{3}, PageId{4}, PageId{5}}}};
         plan.work = {prompt_work(0, 0, tokens, true)};
-        auto communicator = segment.join(RankId{r}, std::chrono::seconds{30});
+        auto communicator = segment.join(RankId{r}, std::chrono::seconds{300});
         const auto result = executor->run(plan, *communicator);
         EXPECT_TRUE(result.ok()) << result.error().message;
       });
@@ -390,7 +390,7 @@ TEST(Executor, an_aborted_step_needs_a_snapshot_and_a_new_epoch) {
   ASSERT_TRUE(before.ok()) << before.error().message;
   // Rank 1 never comes; somebody aborts.
   auto segment = SharedSegment::create(2, EpochId{2}).value();
-  auto lonely = segment.join(RankId{0}, std::chrono::seconds{60});
+  auto lonely = segment.join(RankId{0}, std::chrono::seconds{300});
   std::thread supervisor([&] { segment.abort(); });
   ASSERT_TRUE(engine->enter_epoch(2).ok());
   const StepPlan plan = start();
