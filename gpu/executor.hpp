@@ -37,7 +37,8 @@ struct Observer {
   std::function<void(std::uint32_t layer, std::span<const float>)> hidden;
   // (tokens, experts)
   std::function<void(std::uint32_t layer, std::span<const float>)> router_logits;
-  // (tokens, vocabulary): when set, logits are computed for every token, not for sampled ones only. On every rank after the gather.
+  // (tokens, vocabulary): when set, logits are computed for every token, not for sampled ones only, so set it on
+  // every rank or on none (ranks must bring equal lengths to the gather). Every rank sees the gathered row.
   std::function<void(std::span<const float>)> logits;
 };
 
