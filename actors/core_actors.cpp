@@ -75,7 +75,7 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
 
   auto shared = std::make_shared<FrontendShared>();
   shared->format = std::move(*format);
-  shared->stop_tokens = setup.model->stop_tokens.empty() ? shared->format.sampling_stops() : setup.model->stop_tokens;
+  shared->stop_tokens = setup.stop_tokens(shared->format);
   shared->limits = setup.limits;
   shared->metrics = core->metrics_;
   shared->scheduler = core->scheduler_;

@@ -19,6 +19,10 @@ struct EngineSetup {
   KvLayout kv;
   Limits limits;  // context clipped to what the model allows
 
+  // What ends a turn: the model's own list, else the format's.
+  std::vector<TokenId> stop_tokens(const protocol::harmony::Format& format) const {
+    return model->stop_tokens.empty() ? format.sampling_stops() : model->stop_tokens;
+  }
   scheduler::CoreConfig core_config() const { return {limits, kv, model->spec.vocabulary}; }
   gpu::ExecutorConfig executor_config(std::uint32_t rank, std::uint32_t threads) const { return {placements[rank], kv, limits, threads}; }
 };

@@ -88,7 +88,7 @@ int run_generate(const GenerateSettings& settings) {
     if (ranks) {
       auto shared = std::make_shared<FrontendShared>();
       shared->format = *format;
-      shared->stop_tokens = setup->model->stop_tokens.empty() ? format->sampling_stops() : setup->model->stop_tokens;
+      shared->stop_tokens = setup->stop_tokens(*format);
       shared->limits = setup->limits;
       shared->metrics = metrics;
       shared->scheduler = scheduler;
