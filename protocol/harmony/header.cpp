@@ -118,7 +118,7 @@ void take_recipient_and_type(Words& words, ParsedHeader& header) {
   const bool alone = words.size() == 1;
   std::string last = words.pop_back();
   if (last.starts_with(recipient_prefix) || alone) {
-    header.recipient = without_prefix(std::move(last));
+    header.recipient = without_prefix(last);
     return;
   }
   header.content_type = std::move(last);

@@ -159,7 +159,7 @@ TEST(Metrics, impossible_numbers_are_refused_and_counted) {
 
 TEST(Metrics, labels_and_series_are_bounded_whatever_is_said) {
   MetricsConfig config = small();
-  config.model = std::string(300, 'm') + "\"\n\\";
+  config.model.assign(300, 'm').append("\"\n\\");
   Metrics metrics(config);
   const std::size_t before = page_of(metrics).samples.size();
   for (int code = 0; code < error_code_count; ++code) {
