@@ -7,12 +7,14 @@
 #include "gpu/cuda/elementwise.cuh"
 #include "gpu/cuda/intrinsics.cuh"
 #include "gpu/cuda/launch.cuh"
+#include "gpu/cuda/weight_tile.cuh"
 #include "gpu/ops/fixed_point.hpp"
 
 namespace althing::gpu::cuda {
 namespace {
 
 constexpr std::uint32_t norm_threads = 512;
+constexpr std::uint32_t hidden_max = 4096;
 constexpr std::uint32_t route_tokens = 8;  // of one cluster
 constexpr unsigned all_lanes = 0xFFFFFFFFu;
 
@@ -38,10 +40,26 @@ __device__ __forceinline__ float inverse_root(float squares, std::uint32_t hidde
   return __frsqrt_rn(__fdiv_rn(squares, static_cast<float>(hidden)) + epsilon);
 }
 
-// Each thread owns elements threadIdx.x + i * norm_threads of the row and has written them itself.
-__device__ void write_normed(const float* residual, const float* norm, float squares, std::uint32_t hidden, float epsilon, __nv_bfloat16* normed) {
+// Each thread owns elements threadIdx.x + i * norm_threads of the row, in registers: everything is loaded before anything is used.
+constexpr int thread_elements = hidden_max / norm_threads;
+
+__device__ __forceinline__ void write_normed(const float (&x)[thread_elements], const float* norm, std::uint32_t hidden, float epsilon, float* residual,
+                                             __nv_bfloat16* normed) {
+  float weights[thread_elements], squares = 0.0F;
+#pragma unroll
+  for (int i = 0; i < thread_elements; ++i) {
+    const std::uint32_t at = threadIdx.x + i * norm_threads;
+    weights[i] = at < hidden ? norm[at] : 0.0F;
+    if (at < hidden) squares = __fmaf_rn(x[i], x[i], squares);
+  }
   const float inverse = inverse_root(sum_of_block(squares), hidden, epsilon);
-  for (std::uint32_t i = threadIdx.x; i < hidden; i += norm_threads) normed[i] = __float2bfloat16_rn(residual[i] * inverse * norm[i]);
+#pragma unroll
+  for (int i = 0; i < thread_elements; ++i) {
+    const std::uint32_t at = threadIdx.x + i * norm_threads;
+    if (at >= hidden) break;
+    residual[at] = x[i];
+    normed[at] = __float2bfloat16_rn(x[i] * inverse * weights[i]);
+  }
 }
 
 __global__ void __launch_bounds__(norm_threads) begin_kernel(const __grid_constant__ BeginArgs a) {
@@ -61,14 +79,13 @@ __global__ void __launch_bounds__(norm_threads) begin_kernel(const __grid_consta
   }
   std::int32_t id = a.ids[t];
   if (id < 0) id = row < 0 ? 0 : a.last_drawn[row];
-  float* residual = a.residual + std::uint64_t(t) * a.hidden;
-  float squares = 0.0F;
-  for (std::uint32_t i = threadIdx.x; i < a.hidden; i += norm_threads) {
-    const float x = __bfloat162float(a.table[std::uint64_t(id) * a.hidden + i]);
-    residual[i] = x;
-    squares = __fmaf_rn(x, x, squares);
+  float x[thread_elements];
+#pragma unroll
+  for (int i = 0; i < thread_elements; ++i) {
+    const std::uint32_t at = threadIdx.x + i * norm_threads;
+    x[i] = at < a.hidden ? __bfloat162float(a.table[std::uint64_t(id) * a.hidden + at]) : 0.0F;
   }
-  write_normed(residual, a.norm, squares, a.hidden, a.epsilon, a.normed + std::uint64_t(t) * a.stride);
+  write_normed(x, a.norm, a.hidden, a.epsilon, a.residual + std::uint64_t(t) * a.hidden, a.normed + std::uint64_t(t) * a.stride);
 }
 
 __global__ void __launch_bounds__(norm_threads) combine_norm_kernel(const __grid_constant__ CombineNormArgs a) {
@@ -78,26 +95,42 @@ __global__ void __launch_bounds__(norm_threads) combine_norm_kernel(const __grid
   if (t == 0)
     for (std::uint32_t i = threadIdx.x; i < a.experts; i += norm_threads) a.routing.counts[i] = 0;
   const std::uint32_t k = a.experts_per_token, first = t * k;
-  float* residual = a.residual + std::uint64_t(t) * a.hidden;
   const bool real = a.tokens.rows[t] >= 0;
-  float squares = 0.0F;
-  for (std::uint32_t i = threadIdx.x; i < a.hidden; i += norm_threads) {
-    long long sum = 0;
-    bool fits = true;
-    for (std::uint32_t c = 0; real && c < k; ++c) {
-      // Exact: two floats multiply without rounding in double.
-      const double value = static_cast<double>(a.routing.weights[first + c]) * static_cast<double>(a.outputs[std::uint64_t(first + c) * a.hidden + i]);
-      if (fabs(value) < fixed_point_limit) {
-        sum += __double2ll_rn(value * 0x1p36);
-      } else {
-        fits = false;  // NaN too
+  float* const residual = a.residual + std::uint64_t(t) * a.hidden;
+  float x[thread_elements];
+  long long sum[thread_elements] = {};
+  unsigned misfits = 0;  // bits of elements
+#pragma unroll
+  for (int i = 0; i < thread_elements; ++i) {
+    const std::uint32_t at = threadIdx.x + i * norm_threads;
+    x[i] = at < a.hidden ? residual[at] : 0.0F;
+  }
+  for (std::uint32_t c = 0; real && c < k; c += 2) {
+    float output[2][thread_elements];
+    double weight[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      weight[j] = c + j < k ? a.routing.weights[first + c + j] : 0.0F;
+#pragma unroll
+      for (int i = 0; i < thread_elements; ++i) {
+        const std::uint32_t at = threadIdx.x + i * norm_threads;
+        output[j][i] = at < a.hidden && c + j < k ? a.outputs[std::uint64_t(first + c + j) * a.hidden + at] : 0.0F;
       }
     }
-    const float x = residual[i] + (fits ? static_cast<float>(static_cast<double>(sum) * fixed_point_unit) : __int_as_float(0x7FC00000));
-    residual[i] = x;
-    squares = __fmaf_rn(x, x, squares);
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int i = 0; i < thread_elements; ++i) {
+        const double value = weight[j] * static_cast<double>(output[j][i]);  // exact: two floats multiply without rounding in double
+        const bool fits = fabs(value) < fixed_point_limit;                   // false for NaN
+        if (!fits) misfits |= 1u << i;
+        sum[i] += fits ? __double2ll_rn(value * 0x1p36) : 0;
+      }
   }
-  write_normed(residual, a.norm, squares, a.hidden, a.epsilon, a.normed + std::uint64_t(t) * a.stride);
+#pragma unroll
+  for (int i = 0; i < thread_elements; ++i)
+    x[i] += (misfits >> i & 1u) == 0 ? static_cast<float>(static_cast<double>(sum[i]) * fixed_point_unit) : __int_as_float(0x7FC00000);
+  write_normed(x, a.norm, a.hidden, a.epsilon, residual, a.normed + std::uint64_t(t) * a.stride);
 }
 
 // One warp: the k largest of `logits`, softmax over them, and the pairs' places in their experts' lists.
@@ -140,9 +173,15 @@ __device__ void choose_experts(const NormRouteArgs& a, const float* logits, std:
   if (a.totals != nullptr) atomicAdd(a.totals + own_expert, 1ull);
 }
 
+// Normed tokens, the warps' sums, the norm's weights; the router's rows follow, a segment a warp.
+constexpr std::uint32_t route_shared_bytes(std::uint32_t hidden, std::uint32_t warps) {
+  return (route_tokens * (k_padded(hidden) + 8) * 2 + warps * 512 + hidden * 4 + 127) / 128 * 128;
+}
+
 // A cluster takes 8 tokens; its blocks share the router's rows, 16 each, and norm the tokens each for itself. Warps are K segments.
+template <int LaneGroups>  // of four elements
 __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__ NormRouteArgs a) {
-  extern __shared__ __align__(16) std::byte shared[];
+  extern __shared__ __align__(128) std::byte shared[];
   __shared__ float logits[route_tokens][128];  // of the first block of the cluster: all experts
   const auto cluster = cooperative_groups::this_cluster();
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, part = cluster.block_rank();
@@ -150,58 +189,67 @@ __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__
   const std::uint32_t tiles = k_tiles(a.hidden), seg = k_segment_tiles(a.hidden), pitch = tiles * k_tile + 8;
   __nv_bfloat16* const inputs = reinterpret_cast<__nv_bfloat16*>(shared);                              // (8, pitch)
   float4* const sums = reinterpret_cast<float4*>(shared + route_tokens * pitch * sizeof(__nv_bfloat16));  // (warps, 32)
+  float4* const norm = sums + warps * 32;                                                                 // (hidden / 4)
 
-  constexpr int seg_max = 8;
-  uint4 ring[2][4];
+  __shared__ std::uint64_t barriers[16];
+  std::byte* const segment = shared + route_shared_bytes(a.hidden, warps) + warp * seg * tile_bytes(WeightFormat::bf16);
   const std::uint32_t k_first = warp * seg, k_count = min(seg, tiles - k_first);
-  const std::byte* const rows = a.weights.data + (std::uint64_t(part) * tiles + k_first) * tile_bytes(WeightFormat::bf16);
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-#pragma unroll
-    for (int s = 0; s < 4; ++s)
-      if (i < k_count) ring[i][s] = load_weights_16(rows + i * 2048 + s * 512 + lane * 16);
+  if (lane == 0) {
+    init_copy_barrier(barriers + warp);
+    fence_barrier_init();
+    copy_bulk(segment, a.weights.data + (std::uint64_t(part) * tiles + k_first) * tile_bytes(WeightFormat::bf16), k_count * tile_bytes(WeightFormat::bf16),
+              barriers + warp);
+  }
+  for (std::uint32_t i = threadIdx.x; i < a.hidden / 4; i += blockDim.x) copy_async_16(shared_address(norm + i), a.norm + 4 * i);
+  copy_async_commit();
   trigger_next_kernel();
   wait_for_previous_kernel();
+  copy_async_wait<0>();
+  __syncthreads();
 
-  for (std::uint32_t c = warp; c < route_tokens; c += warps) {
-    const std::uint32_t t = first + min(c, count - 1);  // places beyond the last token repeat it; nobody looks at them
+  for (std::uint32_t c = warp; c < count; c += warps) {
+    const std::uint32_t t = first + c;
     const float4* x = reinterpret_cast<const float4*>(a.residual + std::uint64_t(t) * a.hidden);
+    float4 v[LaneGroups];
+#pragma unroll
+    for (int i = 0; i < LaneGroups; ++i) v[i] = lane + 32 * i < a.hidden / 4 ? x[lane + 32 * i] : make_float4(0, 0, 0, 0);
     float squares = 0.0F;
-    for (std::uint32_t i = lane; i < a.hidden / 4; i += 32) {
-      const float4 v = x[i];
-      squares = __fmaf_rn(v.x, v.x, squares), squares = __fmaf_rn(v.y, v.y, squares);
-      squares = __fmaf_rn(v.z, v.z, squares), squares = __fmaf_rn(v.w, v.w, squares);
+#pragma unroll
+    for (int i = 0; i < LaneGroups; ++i) {
+      squares = __fmaf_rn(v[i].x, v[i].x, squares), squares = __fmaf_rn(v[i].y, v[i].y, squares);
+      squares = __fmaf_rn(v[i].z, v[i].z, squares), squares = __fmaf_rn(v[i].w, v[i].w, squares);
     }
     const float inverse = inverse_root(sum_of_warp(squares), a.hidden, a.epsilon);
-    for (std::uint32_t i = lane; i < k_padded(a.hidden) / 4; i += 32) {
+#pragma unroll
+    for (int i = 0; i < LaneGroups; ++i) {
+      const std::uint32_t group = lane + 32 * i;
+      if (group >= k_padded(a.hidden) / 4) break;
       uint2 packed = make_uint2(0, 0);
-      if (i < a.hidden / 4) {
-        const float4 v = x[i], w = reinterpret_cast<const float4*>(a.norm)[i];
-        packed = make_uint2(pack_bf16(v.x * inverse * w.x, v.y * inverse * w.y), pack_bf16(v.z * inverse * w.z, v.w * inverse * w.w));
-        if (part == 0 && c < count) *reinterpret_cast<uint2*>(a.normed + std::uint64_t(t) * a.stride + 4 * i) = packed;
+      if (group < a.hidden / 4) {
+        const float4 w = norm[group];
+        packed = make_uint2(pack_bf16(v[i].x * inverse * w.x, v[i].y * inverse * w.y), pack_bf16(v[i].z * inverse * w.z, v[i].w * inverse * w.w));
+        if (part == 0) *reinterpret_cast<uint2*>(a.normed + std::uint64_t(t) * a.stride + 4 * group) = packed;
       }
-      *reinterpret_cast<uint2*>(inputs + c * pitch + 4 * i) = packed;
+      *reinterpret_cast<uint2*>(inputs + c * pitch + 4 * group) = packed;
     }
   }
   __syncthreads();
 
   float chain[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-  const std::uint32_t column = shared_address(inputs + lane % 8 * pitch) + lane / 8 * 16 + k_first * k_tile * 2;
-#pragma unroll
-  for (int i = 0; i < seg_max; ++i) {
-    if (i >= k_count) break;
+  const std::uint32_t column = shared_address(inputs + (lane % 8 < count ? lane % 8 : 0) * pitch) + lane / 8 * 16 + k_first * k_tile * 2;
+  wait_copy(barriers + warp, 0);
+  for (std::uint32_t i = 0; i < k_count; ++i) {
+    WeightTile<WeightFormat::bf16> weights;
+    weights.load_shared(segment + i * tile_bytes(WeightFormat::bf16), lane);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      std::uint32_t b[4];
+      std::uint32_t b[4], a0[4], a1[4];
       load_matrix_x4(b, column + i * k_tile * 2 + half * 64);
-      const uint4 &w0 = ring[i % 2][2 * half], &w1 = ring[i % 2][2 * half + 1];
-      const std::uint32_t a0[4] = {w0.x, w0.y, w0.z, w0.w}, a1[4] = {w1.x, w1.y, w1.z, w1.w};
+      weights.operand(2 * half, a0);
+      weights.operand(2 * half + 1, a1);
       mma_bf16(chain, a0, b[0], b[1]);
       mma_bf16(chain, a1, b[2], b[3]);
     }
-#pragma unroll
-    for (int s = 0; s < 4; ++s)
-      if (i + 2 < k_count) ring[i % 2][s] = load_weights_16(rows + (i + 2) * 2048 + s * 512 + lane * 16);
   }
   sums[warp * 32 + lane] = make_float4(chain[0], chain[1], chain[2], chain[3]);
   __syncthreads();
@@ -239,9 +287,10 @@ cudaError_t combine_norm(const CombineNormArgs& args, cudaStream_t stream) {
 cudaError_t norm_route(const NormRouteArgs& args, cudaStream_t stream) {
   const unsigned cluster = args.weights.row_tiles();
   const std::uint32_t warps = k_segments(args.hidden);
-  const std::size_t shared = route_tokens * (k_padded(args.hidden) + 8) * sizeof(__nv_bfloat16) + std::size_t{warps} * 512;
-  if (const cudaError_t error = allow_shared_memory(norm_route_kernel, shared); error != cudaSuccess) return error;
-  return launch(norm_route_kernel, {dim3(cluster * ceil_div(args.tokens.count, route_tokens)), dim3(warps * 32), shared, cluster}, stream, args);
+  const std::size_t shared = route_shared_bytes(args.hidden, warps) + std::size_t{warps} * k_segment_tiles(args.hidden) * tile_bytes(WeightFormat::bf16);
+  auto* kernel = args.hidden <= 256 ? norm_route_kernel<2> : args.hidden <= 2944 ? norm_route_kernel<23> : norm_route_kernel<32>;
+  if (const cudaError_t error = allow_shared_memory(kernel, shared); error != cudaSuccess) return error;
+  return launch(kernel, {dim3(cluster * ceil_div(args.tokens.count, route_tokens)), dim3(warps * 32), shared, cluster}, stream, args);
 }
 
 }  // namespace althing::gpu::cuda

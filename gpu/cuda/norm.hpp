@@ -78,9 +78,9 @@ struct NormRouteArgs {
 };
 cudaError_t norm_route(const NormRouteArgs& args, cudaStream_t stream);
 
-// Whether norm_route takes a model: hidden a multiple of 4 with at most 16 K segments, experts at most 128, experts_per_token at most 16.
+// Whether norm_route takes a model: hidden a multiple of 4 up to 4096 with at most 16 K segments, experts at most 128, experts_per_token at most 16.
 constexpr bool supports_router(std::uint32_t hidden, std::uint32_t experts, std::uint32_t experts_per_token) {
-  return hidden % 4 == 0 && k_segments(hidden) <= 16 && experts <= 128 && experts_per_token <= 16 && experts_per_token <= experts;
+  return hidden % 4 == 0 && hidden <= 4096 && k_segments(hidden) <= 16 && experts <= 128 && experts_per_token <= 16 && experts_per_token <= experts;
 }
 
 }  // namespace althing::gpu::cuda

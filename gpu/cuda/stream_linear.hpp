@@ -1,4 +1,4 @@
-// y = W x for few columns: the weights stream through registers once and are used for up to 32 columns at a time. The kernel of decode steps.
+// y = W x for few columns: the weights stream through shared memory once and are used for up to 24 columns at a time. The kernel of decode steps.
 // Launch shapes are computed here, without a device, so that tests can look at them.
 #pragma once
 
@@ -9,18 +9,24 @@
 
 namespace althing::gpu::cuda {
 
-inline constexpr std::uint32_t stream_warps_max = 9;       // of a block; a segment has one warp, more segments take turns
-inline constexpr std::uint32_t stream_columns_max = 32;    // of one pass over the weights
-inline constexpr std::uint32_t stream_shared_max = 227u << 10;
+inline constexpr std::uint32_t stream_warps_max = 9;         // of a block; a segment has one warp, more segments take turns
+inline constexpr std::uint32_t stream_column_tiles_max = 3;  // of 8 columns, in one pass over the weights
+inline constexpr std::uint32_t processor_shared_bytes = 227u << 10;
+
+// k tiles that are copied at once: about 2 KiB, below which copies are slow.
+constexpr std::uint32_t stream_chunk(WeightFormat format) { return format == WeightFormat::bf16 ? 1u : format == WeightFormat::fp8 ? 2u : 5u; }
 
 struct StreamShape {
-  std::uint32_t warps = 0;         // of a block
-  std::uint32_t column_tiles = 0;  // of 8 columns: 1, 2 or 4
-  std::uint32_t row_blocks = 0;    // blocks along the rows: block b takes row tiles b, b + row_blocks, …
-  std::uint32_t column_blocks = 0;
-  std::uint32_t matrices = 0;      // grid's z: experts that can be active at once
-  std::uint32_t input_rows = 0;    // columns that have room in shared memory
+  std::uint32_t warps = 0;          // of a block
+  std::uint32_t column_tiles = 0;   // of 8 columns
+  std::uint32_t row_blocks = 0;     // blocks along the rows: block b takes row tiles b, b + row_blocks, …
+  std::uint32_t column_blocks = 0;  // passes over the weights
+  std::uint32_t matrices = 0;       // experts that can be active at once
+  std::uint32_t segment_tiles = 0;  // k tiles of a segment
+  std::uint32_t input_rows = 0;     // columns that have room in shared memory
+  std::uint32_t slots = 0;          // chunks in flight a warp
   std::uint32_t shared_bytes = 0;
+  std::uint32_t resident = 0;  // blocks that fit on one multiprocessor
 };
 
 struct StreamWork {
@@ -29,22 +35,43 @@ struct StreamWork {
   std::uint32_t matrices = 1;          // how many can have columns at once
 };
 
-constexpr StreamShape stream_shape(const PackedMatrix& matrix, const StreamWork& work, std::uint32_t processors) {
+// Bytes of a block besides the weights in flight. Each warp holds its own segments of every column, 8 elements apart so that ldmatrix meets no bank twice.
+constexpr std::uint32_t stream_fixed_bytes(const PackedMatrix& m, std::uint32_t warps, std::uint32_t column_tiles, std::uint32_t input_rows) {
+  const std::uint32_t turns = ceil_div(k_segments(m.in), warps);
+  return warps * input_rows * turns * (k_segment_tiles(m.in) * k_tile + 8) * 2 + 2 * warps * column_tiles * 512;
+}
+
+// Picks the most blocks a multiprocessor that still leave each warp two chunks in flight.
+constexpr StreamShape stream_shape(const PackedMatrix& m, const StreamWork& work, std::uint32_t processors) {
+  constexpr std::uint32_t slots_max = 4;
   StreamShape s;
-  const std::uint32_t columns = work.columns_max, matrices = work.matrices;
-  s.warps = std::min(k_segments(matrix.in), stream_warps_max);
-  s.column_tiles = work.columns_expected <= 8 ? 1 : work.columns_expected <= 16 ? 2 : 4;
-  s.column_blocks = ceil_div(columns, s.column_tiles * 8);
-  s.matrices = matrices;
-  s.input_rows = std::min(columns, s.column_tiles * 8);
+  s.warps = std::min(k_segments(m.in), stream_warps_max);
+  s.segment_tiles = k_segment_tiles(m.in);
+  s.matrices = work.matrices;
+  const std::uint32_t slot_bytes = s.warps * stream_chunk(m.format) * tile_bytes(m.format) + s.warps * 8;
+  const std::uint32_t wanted = std::min(ceil_div(std::max(work.columns_expected, 1u), 8), stream_column_tiles_max);
+  for (s.column_tiles = wanted; s.column_tiles > 0; --s.column_tiles) {
+    s.input_rows = std::min(work.columns_max, s.column_tiles * 8);
+    const std::uint32_t fixed = stream_fixed_bytes(m, s.warps, s.column_tiles, s.input_rows);
+    for (s.resident = s.column_tiles == 1 ? 3 : s.column_tiles == 2 ? 2 : 1; s.resident > 0; --s.resident) {
+      const std::uint32_t room = processor_shared_bytes / s.resident - 2048;
+      s.slots = room > fixed ? std::min((room - fixed) / slot_bytes, slots_max) : 0;
+      if (s.slots >= 2) break;
+    }
+    if (s.resident > 0) {
+      s.shared_bytes = fixed + s.slots * slot_bytes;
+      break;
+    }
+  }
+  s.column_blocks = ceil_div(work.columns_max, std::max(1u, s.column_tiles * 8));
   // Even shares: the fewest tiles a block with which all blocks are resident at once.
-  const std::uint32_t tiles = matrix.row_tiles();
-  const std::uint32_t resident = processors * (s.column_tiles == 1 ? 3 : s.column_tiles == 2 ? 2 : 1);
-  const std::uint32_t share = ceil_div(tiles, std::max(1u, resident / matrices));
+  const std::uint32_t tiles = m.row_tiles();
+  const std::uint32_t share = ceil_div(tiles, std::max(1u, processors * s.resident / s.matrices));
   s.row_blocks = ceil_div(tiles, share);
-  const std::uint32_t input_bytes = s.input_rows * (k_padded(matrix.in) + 8 * s.warps * ceil_div(k_segments(matrix.in), s.warps)) * 2;
-  s.shared_bytes = input_bytes + 2 * s.warps * s.column_tiles * 512;
   return s;
 }
+
+// Whether a matrix of these inputs fits at all.
+constexpr bool supports_stream(const PackedMatrix& m) { return stream_shape(m, {8, 8, 1}, 1).column_tiles > 0; }
 
 }  // namespace althing::gpu::cuda
