@@ -1,6 +1,7 @@
-// Attention over the paged cache: each query token against the keys and values of its row, up to its own position or through a window. Two kernels make the same
-// bits (attention_segment.cuh): decode takes tokens one by one and may split one over several blocks; prefill takes tiles of consecutive tokens of one row. How a step
-// is divided into tiles, lists and splits therefore changes no result. Shapes and sizes come from here, without a device.
+// Attention over the paged cache: each query token against the keys and values of its row, up to its own position or through a window. Two kernels
+// make the same bits (attention_segment.cuh): decode takes tokens one by one and may split one over several blocks; prefill takes tiles of
+// consecutive tokens of one row. How a step is divided into tiles, lists and splits therefore changes no result. Shapes and sizes come from here,
+// without a device.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,8 +17,8 @@
 namespace althing::gpu::cuda {
 
 inline constexpr std::uint32_t attention_head_dim = 64;
-inline constexpr std::uint32_t attention_tile_rows = 128;      // (token, head) pairs of one prefill tile and KV head
-inline constexpr std::uint32_t attention_tickets_max = 1024;   // pairs (list entry, KV head) of a launch with splits
+inline constexpr std::uint32_t attention_tile_rows = 128;     // (token, head) pairs of one prefill tile and KV head
+inline constexpr std::uint32_t attention_tickets_max = 1024;  // pairs (list entry, KV head) of a launch with splits
 inline constexpr std::uint32_t attention_page_tokens_min = 16;
 
 struct AttentionShape {
@@ -42,7 +43,7 @@ constexpr std::uint32_t attention_segments_max(std::uint32_t positions, std::uin
 }
 
 struct DecodeWork {
-  std::uint32_t count = 0;         // list entries
+  std::uint32_t count = 0;  // list entries
   std::uint32_t kv_heads = 0;
   std::uint32_t segments_max = 0;  // of attention_segments_max
 };
@@ -57,7 +58,8 @@ constexpr std::uint32_t attention_splits(const DecodeWork& w, std::uint32_t proc
 // Scratch of a decode launch: tickets, then for each segment and head o and (m, d). One buffer serves all launches of a stream, whatever their work.
 constexpr std::size_t attention_scratch_bytes(const DecodeWork& w, std::uint32_t query_heads, std::uint32_t splits) {
   if (splits <= 1) return 0;
-  return attention_tickets_max * sizeof(std::uint32_t) + std::size_t{w.count} * query_heads * w.segments_max * (attention_head_dim + 2) * sizeof(float);
+  return attention_tickets_max * sizeof(std::uint32_t) +
+         std::size_t{w.count} * query_heads * w.segments_max * (attention_head_dim + 2) * sizeof(float);
 }
 
 // What both kernels read and write.
@@ -67,10 +69,10 @@ struct AttentionArgs {
   LayerKv kv;                              // the token's own key and value are in it already
   std::uint32_t query_heads = 0;
   std::uint32_t kv_heads = 0;
-  std::uint32_t window = 0;                // positions that a token sees, its own included; 0: all
-  const float* sinks = nullptr;            // (query_heads) or nullptr
-  __nv_bfloat16* attended = nullptr;       // (tokens, attended_stride): head h of a token at h * head_dim; the rest of a row is not written
-  std::uint32_t attended_stride = 0;       // elements, even
+  std::uint32_t window = 0;           // positions that a token sees, its own included; 0: all
+  const float* sinks = nullptr;       // (query_heads) or nullptr
+  __nv_bfloat16* attended = nullptr;  // (tokens, attended_stride): head h of a token at h * head_dim; the rest of a row is not written
+  std::uint32_t attended_stride = 0;  // elements, even
 };
 
 struct AttentionDecodeArgs {
@@ -94,8 +96,9 @@ struct AttentionPrefillArgs {
   std::uint32_t count = 0;
 };
 
-// Tokens with row -1 get zeros. Both return cudaErrorInvalidValue, launching nothing, for shapes that supports_attention refuses, pages that are not a power of two of at
-// least attention_page_tokens_min positions or 4 GiB or larger, and more split pairs than attention_tickets_max. A count of 0 is a success without a launch.
+// Tokens with row -1 get zeros. Both return cudaErrorInvalidValue, launching nothing, for shapes that supports_attention refuses, pages that are not
+// a power of two of at least attention_page_tokens_min positions or 4 GiB or larger, and more split pairs than attention_tickets_max. A count of 0 is
+// a success without a launch.
 cudaError_t attention_decode(const AttentionDecodeArgs& args, cudaStream_t stream);
 cudaError_t attention_prefill(const AttentionPrefillArgs& args, cudaStream_t stream);
 

@@ -1,8 +1,9 @@
 // Attention of single tokens. Contract: attention.hpp; the math: attention_segment.cuh.
 //
-// A block has one (list entry, KV head, split): it walks over every splits-th visible segment. All four warps work on one segment: each scores a quarter of its positions,
-// the maxima and weights meet in shared memory, then each gathers 16 of the 64 dims over all positions. The query heads of the KV head are rows 0-7 of the operand; rows
-// 8-15 are zero. A block that has a token alone merges as it goes. Otherwise segments go to the scratch, and the last block to arrive merges them in order.
+// A block has one (list entry, KV head, split): it walks over every splits-th visible segment. All four warps work on one segment: each scores a
+// quarter of its positions, the maxima and weights meet in shared memory, then each gathers 16 of the 64 dims over all positions. The query heads of
+// the KV head are rows 0-7 of the operand; rows 8-15 are zero. A block that has a token alone merges as it goes. Otherwise segments go to the
+// scratch, and the last block to arrive merges them in order.
 #include "gpu/cuda/attention.hpp"
 
 #include <cuda_runtime.h>
@@ -42,12 +43,12 @@ __device__ __forceinline__ __nv_bfloat16* output_row(const AttentionArgs& a, std
   return a.attended + std::uint64_t(token) * a.attended_stride + head * attention_head_dim;
 }
 
-// All segments of a unit, in order, by one block. 16 threads have a head, each four dims; a thread's own pieces of o come through the staging memory, 16 segments a
-// group, three groups on their way. Lane k of 16 works out the factors of segment k of a group.
+// All segments of a unit, in order, by one block. 16 threads have a head, each four dims; a thread's own pieces of o come through the staging memory,
+// 16 segments a group, three groups on their way. Lane k of 16 works out the factors of segment k of a group.
 template <int G>
 __device__ __forceinline__ void merge_partials(const AttentionDecodeArgs& args, const DecodeUnit& unit, std::byte* staged) {
   const std::uint32_t g = threadIdx.x / 16, sub = threadIdx.x % 16;
-  if (threadIdx.x / 32 * 2 >= G) return;       // whole warps
+  if (threadIdx.x / 32 * 2 >= G) return;        // whole warps
   const std::uint32_t row = g < G ? g : G - 1;  // with G = 1 the second half of the warp repeats the first
   const Partials from = partials_of<G>(args, unit.number);
   float4* const pieces = reinterpret_cast<float4*>(staged) + threadIdx.x;
@@ -55,7 +56,9 @@ __device__ __forceinline__ void merge_partials(const AttentionDecodeArgs& args, 
 #pragma unroll
     for (std::uint32_t k = 0; k < 16; ++k) {
       const std::uint32_t i = group * 16 + k;
-      if (i < unit.segments) copy_async_16(shared_address(pieces + (group % 3 * 16 + k) * decode_threads), from.o + (std::uint64_t(i) * G + row) * attention_head_dim + sub * 4);
+      if (i < unit.segments)
+        copy_async_16(shared_address(pieces + (group % 3 * 16 + k) * decode_threads),
+                      from.o + (std::uint64_t(i) * G + row) * attention_head_dim + sub * 4);
     }
     copy_async_commit();
   };
@@ -145,7 +148,8 @@ __global__ void __launch_bounds__(decode_threads, 2) attention_decode_kernel(con
 
   std::uint32_t queries[4][4] = {};
   if (g < G) {
-    const auto* from = reinterpret_cast<const std::uint32_t*>(a.queries + (std::uint64_t(unit.token) * a.query_heads + unit.kv_head * G + g) * attention_head_dim);
+    const auto* from =
+        reinterpret_cast<const std::uint32_t*>(a.queries + (std::uint64_t(unit.token) * a.query_heads + unit.kv_head * G + g) * attention_head_dim);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       queries[step][0] = from[8 * step + q];

@@ -1,7 +1,7 @@
 // Attention of tiles of consecutive tokens. Contract: attention.hpp; the math: attention_segment.cuh.
 //
-// A block has one (tile, KV head): attention_tile_rows rows, row r being head r % G of token r / G, 16 rows a warp. The block walks over all segments that its tile sees,
-// in order, two on their way while one is worked on; a warp leaves out segments that its own tokens do not see.
+// A block has one (tile, KV head): attention_tile_rows rows, row r being head r % G of token r / G, 16 rows a warp. The block walks over all segments
+// that its tile sees, in order, two on their way while one is worked on; a warp leaves out segments that its own tokens do not see.
 #include "gpu/cuda/attention.hpp"
 
 #include <cuda_runtime.h>
@@ -30,12 +30,14 @@ __device__ __forceinline__ void stage_queries(std::byte* to, const AttentionArgs
 #pragma unroll
   for (std::uint32_t r = threadIdx.x / 8; r < attention_tile_rows; r += prefill_threads / 8) {
     const std::uint32_t token = work.first + min(r / G, work.count - 1), head = work.kv_head * G + r % G, chunk = threadIdx.x % 8;
-    copy_async_16(shared_address(to + chunk_offset(r, chunk)), a.queries + (std::uint64_t(token) * a.query_heads + head) * attention_head_dim + chunk * 8);
+    copy_async_16(shared_address(to + chunk_offset(r, chunk)),
+                  a.queries + (std::uint64_t(token) * a.query_heads + head) * attention_head_dim + chunk * 8);
   }
 }
 
 template <int G>
-__device__ __forceinline__ void write_row(const AttentionArgs& a, const PrefillWork& work, std::uint32_t r, const float (&o)[8][4], int half, RowState total) {
+__device__ __forceinline__ void write_row(const AttentionArgs& a, const PrefillWork& work, std::uint32_t r, const float (&o)[8][4], int half,
+                                          RowState total) {
   if (r / G >= work.count) return;
   const std::uint32_t head = work.kv_head * G + r % G;
   const float factor = output_factor(total, a.sinks == nullptr ? nullptr : a.sinks + head);

@@ -1,10 +1,10 @@
-// The numerics class of attention, and how keys and values come to shared memory: everything that must be the same in prefill and decode. A query row meets one segment
-// of kv_segment positions at a time; what it does not see has score -infinity and weight exactly 0.
+// The numerics class of attention, and how keys and values come to shared memory: everything that must be the same in prefill and decode. A query row
+// meets one segment of kv_segment positions at a time; what it does not see has score -infinity and weight exactly 0.
 //   score     chain of 4 k16 tensor-core steps over head_dim from zero, fp32, not scaled
 //   m         largest score times score_scale (a score in units of log2)
 //   p         exp2(score * score_scale - m), one rounding before exp2; fp32 for the sum, bf16 for the values
-//   d         each lane of a quad adds its columns 8n + 2q, 8n + 2q + 1 by ascending n inside a quarter of 32 positions, then quarters in order; then the quad, xor 1, xor 2
-//   o         chain of 8 k16 steps over the positions from zero
+//   d         each lane of a quad adds its columns 8n + 2q, 8n + 2q + 1 by ascending n inside a quarter of 32 positions, then quarters in order; then
+//   the quad, xor 1, xor 2 o         chain of 8 k16 steps over the positions from zero
 // Segments are merged in ascending order by merge_state and merged(); one of which the row sees nothing (m = -infinity) changes no bit.
 // Rows are those of an m16n8 accumulator: c[0], c[1] belong to row g ("half" 0), c[2], c[3] to row g + 8 ("half" 1), lane = 4 g + q.
 #pragma once
@@ -120,18 +120,22 @@ __device__ __forceinline__ float output_factor(RowState total, const float* sink
   const float keep = exp2_fast(total.m - both);
   return __fdiv_rn(keep, __fmaf_rn(total.d, keep, exp2_fast(weight - both)));
 }
-__device__ __forceinline__ std::uint32_t output_pair(float low, float high, float factor) { return pack_bf16(__fmul_rn(low, factor), __fmul_rn(high, factor)); }
+__device__ __forceinline__ std::uint32_t output_pair(float low, float high, float factor) {
+  return pack_bf16(__fmul_rn(low, factor), __fmul_rn(high, factor));
+}
 
-// Shared memory holds rows of 64 bf16 (eight chunks of 16 bytes); chunk c of row r stands at c ^ (r % 8), so that eight rows of one chunk meet all banks once.
-__device__ __forceinline__ std::uint32_t chunk_offset(std::uint32_t row, std::uint32_t chunk) { return row * kv_row_bytes + ((chunk ^ (row & 7u)) << 4); }
+// Shared memory holds rows of 64 bf16 (eight chunks of 16 bytes); chunk c of row r stands at c ^ (r % 8), so that eight rows of one chunk meet all
+// banks once.
+__device__ __forceinline__ std::uint32_t chunk_offset(std::uint32_t row, std::uint32_t chunk) {
+  return row * kv_row_bytes + ((chunk ^ (row & 7u)) << 4);
+}
 
-// Pages of the segments first, first + stride, … that a block walks over. Lane l knows the page of positions [16 (l % 8), + 16) of the l / 8-th of four of them, and the
-// next four are on their way, so no wait for the table stands between two segments.
+// Pages of the segments first, first + stride, … that a block walks over. Lane l knows the page of positions [16 (l % 8), + 16) of the l / 8-th of
+// four of them, and the next four are on their way, so no wait for the table stands between two segments.
 class SegmentPages {
  public:
   __device__ __forceinline__ SegmentPages(const LayerKv& kv, std::int32_t row, Visible visible, std::uint32_t first, std::uint32_t stride)
-      : table_(kv.table + std::uint64_t(static_cast<std::uint32_t>(row)) * kv.table_stride),
-        visible_(visible), first_(first), stride_(stride) {
+      : table_(kv.table + std::uint64_t(static_cast<std::uint32_t>(row)) * kv.table_stride), visible_(visible), first_(first), stride_(stride) {
     shift_ = 31 - __clz(static_cast<int>(kv.tokens_per_page));
     next_ = load(0);
   }
@@ -175,8 +179,8 @@ __device__ __forceinline__ HeadPages head_pages(const LayerKv& kv, std::uint32_t
   return {kv.pages + kv.layer_offset + std::uint64_t(head) * 2 * values, static_cast<std::uint32_t>(kv.page_bytes), values};
 }
 
-// Begins to copy the keys and values of the i-th segment to `staged`; all Threads threads take part, each commits. Rows that nobody sees become zero: what a page holds
-// there may be NaN, and 0 times NaN would reach every row.
+// Begins to copy the keys and values of the i-th segment to `staged`; all Threads threads take part, each commits. Rows that nobody sees become zero:
+// what a page holds there may be NaN, and 0 times NaN would reach every row.
 template <int Threads>
 __device__ __forceinline__ void stage_segment(std::byte* staged, const HeadPages& head, SegmentPages& pages, std::uint32_t i) {
   static_assert(Threads % 64 == 0);  // so that a thread's rows are all the same modulo 8
