@@ -8,14 +8,6 @@
 namespace althing::gpu {
 namespace {
 
-// The finalizer of SplitMix64: a bijection whose outputs over a counter pass the usual test batteries.
-std::uint64_t mix(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-constexpr std::uint64_t golden = 0x9e3779b97f4a7c15u;
-
 struct Candidate {
   float logit;
   TokenId token;
@@ -62,15 +54,6 @@ void keep_top_p(std::vector<Candidate>& kept, double top_p, double temperature, 
 }
 
 }  // namespace
-
-std::uint64_t draw_key(std::uint64_t seed, std::uint32_t choice, std::uint32_t position) {
-  return mix(mix(seed + golden) ^ ((std::uint64_t{choice} << 32) | position));
-}
-std::uint64_t noise_bits(std::uint64_t key, TokenId token) { return mix(key + golden * (std::uint64_t{token} + 1)); }
-double gumbel(std::uint64_t bits) {
-  const double uniform = (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52;  // 52 bits: with 53 the largest would round to 1
-  return -std::log(-std::log(uniform));
-}
 
 std::optional<TokenId> draw(std::span<const float> logits, const SamplingParameters& parameters, std::uint32_t position) {
   if (!all_finite(logits)) return std::nullopt;
