@@ -106,7 +106,12 @@ __global__ void __launch_bounds__(stream_warps_max * 32, ColumnTiles == 1 ? 3 : 
   if (first_column >= total) return;
 
   const std::uint32_t ring_bytes = slot_count * Stream::slot_bytes;
-  std::uint64_t* const barriers = reinterpret_cast<std::uint64_t*>(shared + warps * ring_bytes);
+  const std::uint32_t segments = ceil_div(k_tiles(w.in), seg), turns = ceil_div(segments, warps);
+  const std::uint32_t part = seg * k_tile + 8, pitch = turns * part;  // elements of one segment, of one column
+  __nv_bfloat16* const all_inputs = reinterpret_cast<__nv_bfloat16*>(shared + warps * ring_bytes);
+  float4* const sums = reinterpret_cast<float4*>(all_inputs + warps * input_rows * pitch);  // two of (warps, ColumnTiles, 32)
+  const std::uint32_t sums_size = warps * ColumnTiles * 32;
+  std::uint64_t* const barriers = reinterpret_cast<std::uint64_t*>(sums + 2 * sums_size);
   Stream stream{shared + warp * ring_bytes, barriers + warp * slot_count, slot_count, w.data + matrix * w.matrix_bytes(), w.row_tiles(), k_tiles(w.in),
                 seg,                        warps,                        blockIdx.x, warp,                               0};
   if (lane == 0) {
@@ -126,9 +131,7 @@ __global__ void __launch_bounds__(stream_warps_max * 32, ColumnTiles == 1 ? 3 : 
     ids[threadIdx.x] = args.columns.index != nullptr ? args.columns.index[std::uint64_t(matrix) * args.columns.capacity + c] : static_cast<std::int32_t>(c);
   }
   __syncthreads();
-  const std::uint32_t segments = ceil_div(stream.tiles_k, seg), turns = ceil_div(segments, warps);
-  const std::uint32_t part = seg * k_tile + 8, pitch = turns * part;  // elements of one segment, of one column
-  __nv_bfloat16* const inputs = reinterpret_cast<__nv_bfloat16*>(barriers + warps * slot_count) + warp * input_rows * pitch;
+  __nv_bfloat16* const inputs = all_inputs + warp * input_rows * pitch;
   for (std::uint32_t turn = 0; turn < turns; ++turn) {
     const std::uint32_t segment = warp + turn * warps, chunks = stream.length(segment) * (k_tile / 8);
     for (std::uint32_t c = 0; c < columns; ++c) {
@@ -147,8 +150,6 @@ __global__ void __launch_bounds__(stream_warps_max * 32, ColumnTiles == 1 ? 3 : 
     const std::uint32_t c = n * 8 + lane % 8;
     rows[n] = shared_address(inputs + (c < columns ? c : 0) * pitch) + lane / 8 * 16;
   }
-  float4* sums = reinterpret_cast<float4*>(inputs + (warps - warp) * input_rows * pitch);  // two of (warps, ColumnTiles, 32)
-  const std::uint32_t sums_size = warps * ColumnTiles * 32;
   std::uint32_t adder = 0;  // the warp that adds the first column tile; others follow. It changes so that no warp falls behind in its stream.
   bool second = false;
   for (std::uint32_t tile = blockIdx.x; tile < stream.tiles_row; tile += gridDim.x) {
