@@ -155,7 +155,8 @@ __device__ __forceinline__ void draw_filtered_row(const SamplerArgs& args, std::
                                                   float* slice) {
   const SamplerRow& row = args.rows[index];
   const std::uint32_t first = blockIdx.x * size;
-  FilterRow work{shared, slice, blockIdx.x, first, first < args.vocabulary ? min(size, args.vocabulary - first) : 0, ~(args.vocabulary - 1), shared.facts};
+  const std::uint32_t length = first < args.vocabulary ? min(size, args.vocabulary - first) : 0;
+  FilterRow work{shared, slice, blockIdx.x, first, length, ~(args.vocabulary - 1), shared.facts};
   work.load(view_of(args, index));
   const bool drawable = work.facts.nonfinite == 0 && work.facts.count != 0;
   const std::uint32_t token = drawable ? work.draw(row) : no_token;
@@ -189,6 +190,13 @@ __global__ void __launch_bounds__(filter_threads, 2) draw_filtered(SamplerArgs a
   }
 }
 
+// The same whatever the vocabulary, so that one call never narrows what a graph captured by another relies on.
+cudaError_t prepare_filters() {
+  const cudaError_t error = allow_shared_memory(draw_filtered, filter_slice(sampler_vocabulary_max) * sizeof(float));
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(draw_filtered, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+}
+
 }  // namespace
 
 cudaError_t sample(const SamplerArgs& args, cudaStream_t stream) {
@@ -206,7 +214,7 @@ cudaError_t sample(const SamplerArgs& args, cudaStream_t stream) {
                              .block = filter_threads,
                              .shared_bytes = slice_size * sizeof(float),
                              .cluster = filter_blocks};
-  if (const cudaError_t error = allow_shared_memory(draw_filtered, filtered.shared_bytes); error != cudaSuccess) return error;
+  if (const cudaError_t error = prepare_filters(); error != cudaSuccess) return error;
   return launch(draw_filtered, filtered, stream, args, slice_size);
 }
 
