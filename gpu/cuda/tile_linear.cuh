@@ -10,11 +10,11 @@
 // more than the two tiles a multiplying warp holds, so neither side waits for what the other would do only later.
 #pragma once
 
-#include "gpu/cuda/elementwise.cuh"
 #include "gpu/cuda/intrinsics.cuh"
 #include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/mbarrier.cuh"
 #include "gpu/cuda/tile_linear.hpp"
+#include "gpu/cuda/weight_tile.cuh"
 #include "gpu/cuda/wgmma.cuh"
 
 namespace althing::gpu::cuda {
@@ -39,73 +39,41 @@ struct TileShared {
 inline constexpr std::uint32_t tile_alignment = 1024;  // of a swizzled operand
 inline constexpr std::size_t tile_shared_bytes = tile_alignment + ring_places * ring_place_bytes + sizeof(TileShared);
 
-// A lane's share of one tile of weights as it lies in memory, and as operand A of its four k16 steps.
+// A lane's share of one tile of weights on its way from global memory: nothing may look at it before hold_all(), which comes after a wait.
 template <WeightFormat Format>
-struct Fragment;
-
-template <>
-struct Fragment<WeightFormat::bf16> {
-  uint4 steps[4];
-  __device__ __forceinline__ void load(const std::byte* tile, std::uint32_t lane) {
+struct Fragment {
+  WeightTile<Format> tile;
+  __device__ __forceinline__ void load(const std::byte* from, std::uint32_t lane) {
+    if constexpr (Format == WeightFormat::bf16) {
 #pragma unroll
-    for (int s = 0; s < 4; ++s) steps[s] = load_weights_16(tile + 512 * s + 16 * lane);
-  }
-  __device__ __forceinline__ void hold_all() {
-#pragma unroll
-    for (int s = 0; s < 4; ++s) hold(steps[s].x), hold(steps[s].y), hold(steps[s].z), hold(steps[s].w);
-  }
-  __device__ __forceinline__ void expand(std::uint32_t (&a)[4][4]) const {
-#pragma unroll
-    for (int s = 0; s < 4; ++s) a[s][0] = steps[s].x, a[s][1] = steps[s].y, a[s][2] = steps[s].z, a[s][3] = steps[s].w;
-  }
-};
-
-template <>
-struct Fragment<WeightFormat::fp8> {
-  uint4 halves[2];
-  std::uint32_t factor;
-  __device__ __forceinline__ void load(const std::byte* tile, std::uint32_t lane) {
-    halves[0] = load_weights_16(tile + 16 * lane);
-    halves[1] = load_weights_16(tile + 512 + 16 * lane);
-    factor = load_weights_4(tile + 1024);
-  }
-  __device__ __forceinline__ void hold_all() {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) hold(halves[h].x), hold(halves[h].y), hold(halves[h].z), hold(halves[h].w);
-    hold(factor);
-  }
-  __device__ __forceinline__ void expand(std::uint32_t (&a)[4][4]) const {
-    const std::uint32_t both = __byte_perm(factor, 0, 0x1010);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      expand_step(halves[h].x, halves[h].y, both, a[2 * h]);
-      expand_step(halves[h].z, halves[h].w, both, a[2 * h + 1]);
+      for (int s = 0; s < 4; ++s) tile.step[s] = load_weights_16(from + 512 * s + 16 * lane);
+    } else if constexpr (Format == WeightFormat::fp8) {
+      tile.half[0] = load_weights_16(from + 16 * lane);
+      tile.half[1] = load_weights_16(from + 512 + 16 * lane);
+      tile.factor = load_weights_4(from + 1024);
+    } else {
+      tile.words = load_weights_16(from + 16 * lane);
+      tile.exponents = load_weights_4(from + 512 + lane / 4 * 4);
     }
   }
-  __device__ __forceinline__ static void expand_step(std::uint32_t first, std::uint32_t second, std::uint32_t factor, std::uint32_t (&a)[4]) {
-    a[0] = expand_fp8(first & 0xFFFFu, factor);
-    a[1] = expand_fp8(first >> 16, factor);
-    a[2] = expand_fp8(second & 0xFFFFu, factor);
-    a[3] = expand_fp8(second >> 16, factor);
+  __device__ __forceinline__ void hold_all() {
+    if constexpr (Format == WeightFormat::bf16) {
+#pragma unroll
+      for (int s = 0; s < 4; ++s) hold_four(tile.step[s]);
+    } else if constexpr (Format == WeightFormat::fp8) {
+      hold_four(tile.half[0]), hold_four(tile.half[1]), hold(tile.factor);
+    } else {
+      hold_four(tile.words), hold(tile.exponents);
+    }
   }
-};
+  __device__ __forceinline__ static void hold_four(uint4& v) { hold(v.x), hold(v.y), hold(v.z), hold(v.w); }
 
-template <>
-struct Fragment<WeightFormat::mxfp4> {
-  uint4 words;
-  std::uint32_t exponents;
-  __device__ __forceinline__ void load(const std::byte* tile, std::uint32_t lane) {
-    words = load_weights_16(tile + 16 * lane);
-    exponents = load_weights_4(tile + 512 + lane / 4 * 4);
-  }
-  __device__ __forceinline__ void hold_all() { hold(words.x), hold(words.y), hold(words.z), hold(words.w), hold(exponents); }
+  // Operand A of the tile's k16 steps.
   __device__ __forceinline__ void expand(std::uint32_t (&a)[4][4]) const {
-    const std::uint32_t low = mxfp4_factor(exponents, 0), high = mxfp4_factor(exponents, 1);
-    expand_mxfp4(words.x, low, high, a[0]);
-    expand_mxfp4(words.y, low, high, a[1]);
-    const std::uint32_t low_upper = mxfp4_factor(exponents, 2), high_upper = mxfp4_factor(exponents, 3);
-    expand_mxfp4(words.z, low_upper, high_upper, a[2]);
-    expand_mxfp4(words.w, low_upper, high_upper, a[3]);
+    WeightTile<Format> ready = tile;
+    if constexpr (Format == WeightFormat::fp8) ready.factor = __byte_perm(tile.factor, 0, 0x1010);  // into both halves
+#pragma unroll
+    for (int s = 0; s < 4; ++s) ready.operand(s, a[s]);
   }
 };
 
