@@ -15,15 +15,24 @@ inline constexpr std::uint32_t stream_groups_max = 15;       // each has one of 
 inline constexpr std::uint32_t stream_experts_max = 256;
 inline constexpr std::uint32_t stream_shared_max = (227u << 10) - 4096;  // dynamic, of a block
 
-// The segment length that a kernel is made for: 5 or 8 where all segments are that long, else 0: any length up to 8, at some cost.
+// The segment length that a kernel is made for: 5 or 8 where all segments are that long and not too many, else 0: any length up to 8, at some cost.
 constexpr std::uint32_t stream_segment(std::uint32_t in) {
   const std::uint32_t size = k_segment_tiles(in);
-  return k_tiles(in) % size == 0 && (size == 5 || size == 8) ? size : 0;
+  return k_tiles(in) % size == 0 && (size == 5 || (size == 8 && k_segments(in) <= 8)) ? size : 0;
 }
-// Warps of a block, of which there is one a multiprocessor. Fewer warps have more registers for weights on their way.
-constexpr std::uint32_t stream_warps(WeightFormat format, std::uint32_t segment, std::uint32_t column_tiles) {
+// Warps of a block, of which there is one a multiprocessor: as many as the registers and the inputs leave room for.
+constexpr std::uint32_t stream_warps(std::uint32_t segment, std::uint32_t column_tiles) {
   if (segment == 8) return 16;
-  return format == WeightFormat::mxfp4 && segment == 5 && column_tiles == 1 ? 28 : 18;
+  return segment == 5 && column_tiles == 1 ? 28 : 18;
+}
+// Units of a warp's weights that are on their way at once (weight_stream.cuh): 50 to 140 KB a multiprocessor, less where many columns take the room.
+constexpr std::uint32_t stream_depth(WeightFormat format, std::uint32_t segment, std::uint32_t column_tiles) {
+  if (format == WeightFormat::mxfp4) return segment == 0 ? 8 : segment;
+  if (segment == 8) return column_tiles == 1 ? 8 : format == WeightFormat::fp8 ? 4 : 2;
+  return segment == 5 ? 5 : 4;
+}
+constexpr std::uint32_t stream_weights_bytes(WeightFormat format, std::uint32_t segment, std::uint32_t column_tiles) {
+  return format == WeightFormat::mxfp4 ? 0 : stream_depth(format, segment, column_tiles) * (format == WeightFormat::bf16 ? 1024 : 640);
 }
 // Bytes of one column's part of a segment in shared memory: 16 more than there are, so that ldmatrix meets no bank twice.
 constexpr std::uint32_t stream_column_bytes(std::uint32_t segment) { return (segment == 0 ? 8 : segment) * k_tile * 2 + 16; }
@@ -51,7 +60,8 @@ constexpr std::uint32_t stream_piece_bytes(const PackedMatrix& m, const StreamSh
 }
 constexpr std::uint32_t stream_sums_bytes(const StreamShape& s) { return s.segments * s.column_tiles * 512; }
 constexpr std::uint32_t stream_shared_bytes(const PackedMatrix& m, const StreamShape& s) {
-  return s.pieces * stream_piece_bytes(m, s) + s.groups * 2 * stream_sums_bytes(s);
+  const std::uint32_t weights = s.segments * stream_weights_bytes(m.format, stream_segment(m.in), s.column_tiles);
+  return s.pieces * stream_piece_bytes(m, s) + s.groups * (2 * stream_sums_bytes(s) + weights);
 }
 
 constexpr StreamShape stream_shape(const PackedMatrix& m, const StreamWork& work, std::uint32_t processors) {
@@ -62,7 +72,7 @@ constexpr StreamShape stream_shape(const PackedMatrix& m, const StreamWork& work
   const std::uint32_t columns = work.matrices > 1 ? work.columns_expected * 3 / 2 : work.columns_expected;
   s.column_tiles = std::min(ceil_div(std::clamp(columns, 1u, std::max(work.columns_max, 1u)), 8), stream_column_tiles_max);
   for (; s.column_tiles > 0; --s.column_tiles) {
-    const std::uint32_t groups_max = std::min(stream_warps(m.format, stream_segment(m.in), s.column_tiles) / s.segments, stream_groups_max);
+    const std::uint32_t groups_max = std::min(stream_warps(stream_segment(m.in), s.column_tiles) / s.segments, stream_groups_max);
     s.input_rows = s.column_tiles == 1 ? std::min(work.columns_max, 8u) : 8 * s.column_tiles;
     s.groups = groups_max;
     s.pieces = stream_pieces_max;

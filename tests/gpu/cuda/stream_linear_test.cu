@@ -93,7 +93,7 @@ TEST(CudaStreamLinear, shapes_fit_a_multiprocessor) {
         EXPECT_GT(s.column_tiles, 0u);
         EXPECT_GE(s.pieces, 1u);
         EXPECT_LE(s.shared_bytes, stream_shared_max);
-        EXPECT_LE(s.segments * s.groups, stream_warps(format, stream_segment(in), s.column_tiles));
+        EXPECT_LE(s.segments * s.groups, stream_warps(stream_segment(in), s.column_tiles));
         EXPECT_GE(s.segments * s.groups, std::min(9u, s.segments * stream_groups_max)) << "in " << in << ", " << columns << " columns";
         EXPECT_LE(s.blocks, 132u);
       }
