@@ -2,9 +2,9 @@
 // shape, on how many columns there are, or on which columns share a pass.
 //
 // The work is a list of items: the row tiles of every piece, a piece being one pass over one matrix that has columns. Each block takes an equal run of the
-// list, its groups take turns in it. A group has one warp a K segment; each warp keeps the units that come next (weight_stream.cuh) on their way into registers,
-// across items and pieces, beginning before the kernel waits for its predecessor. An item's segment sums meet in shared memory, are added in order by one warp
-// a column tile, and go to the epilogue.
+// list, its groups take turns in it. A group has one warp a K segment; each warp keeps the units that come next (weight_stream.cuh) on their way into registers
+// or shared memory, across items and pieces, beginning before the kernel waits for its predecessor. An item's segment sums meet in shared memory, are added
+// in order by a warp or two, which change from item to item, and go to the epilogue.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -142,7 +142,8 @@ __device__ __forceinline__ void load_inputs(const StreamArgs<Epilogue>& args, co
       for (std::uint32_t b = 0; b < 2; ++b)
 #pragma unroll
         for (std::uint32_t j = 0; j < 2; ++j)
-          if (column + b * groups < columns && lane + 32 * j < chunks) store_shared_16(to + (column + b * groups) * ColumnBytes + (lane + 32 * j) * 16, values[b][j]);
+          if (column + b * groups < columns && lane + 32 * j < chunks)
+            store_shared_16(to + (column + b * groups) * ColumnBytes + (lane + 32 * j) * 16, values[b][j]);
     }
   }
 }
@@ -248,7 +249,8 @@ __global__ void __launch_bounds__(stream_warps(Segment, ColumnTiles) * 32, 1)
     wait_for_previous_kernel();
   }
 
-  // ldmatrix x4 brings k 0-31 of eight columns: matrix m holds k 8m … 8m+7. Columns without room read the first; sums of columns that do not exist are dropped.
+  // ldmatrix x4 brings k 0-31 of eight columns: matrix m holds k 8m … 8m+7. Columns without room read the first; sums of columns that do not exist are
+  // dropped.
   constexpr std::uint32_t column_bytes = stream_column_bytes(Segment);
   const std::uint32_t inputs = shared_address(dynamic) + threadIdx.y * plan.input_rows * column_bytes;
   std::uint32_t columns_at = 0;
@@ -259,8 +261,8 @@ __global__ void __launch_bounds__(stream_warps(Segment, ColumnTiles) * 32, 1)
       __syncthreads();  // earlier pieces are done with
       slot = 0;
       for (; slot < plan.pieces && (piece + slot) * row_tiles < end; ++slot)
-        load_inputs<ColumnTiles, column_bytes, Weights::shared_bytes == 0>(args, plan, shared, piece + slot, slot, inputs + slot * plan.piece_bytes, segment_first,
-                                                                           segment_length);
+        load_inputs<ColumnTiles, column_bytes, Weights::shared_bytes == 0>(args, plan, shared, piece + slot, slot, inputs + slot * plan.piece_bytes,
+                                                                           segment_first, segment_length);
       slot = 0;
       columns_at = inputs + (lane % 8 < plan.input_rows ? lane % 8 : 0) * column_bytes + lane / 8 * 16;
       if constexpr (Weights::shared_bytes == 0) copy_async_wait<0>();
