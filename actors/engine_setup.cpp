@@ -22,7 +22,7 @@ Result<EngineSetup> set_up_engine(const ServeSettings& settings) {
   std::uint32_t& context = setup.limits.context_tokens_max;
   context = context == 0 ? setup.model->spec.context_tokens_max : std::min(context, setup.model->spec.context_tokens_max);
   setup.limits.completion_tokens_max = std::min(setup.limits.completion_tokens_max, context);
-  auto kv = gpu::kv_layout(setup.model->spec, setup.placements, settings.kv_mib << 20, context);
+  auto kv = gpu::kv_layout(setup.model->spec, setup.placements, gpu::kv_format(gpu::Device::cpu), settings.kv_mib << 20, context);
   if (!kv) return Error{kv.error().code, kv.error().message + " (--kv-mib, --context)", "kv-mib"};
   setup.kv = std::move(*kv);
   return setup;
