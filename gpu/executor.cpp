@@ -37,6 +37,9 @@ Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const Model> 
     if (auto status = check_gpu(config.gpu); !status) return status.error();
     return cuda::create_executor(std::move(model), config);
   }
+  if (model->dummy_seed)
+    return Error{ErrorCode::unsupported, "a dummy model has no weights, and only the CUDA backend makes some; give a model folder, or use a GPU",
+                 "load"};
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
     return Error{ErrorCode::unsupported, "this processor has no AVX2 and FMA (x86-64-v3), which the CPU backend needs; run on a newer one",
                  "processor"};
