@@ -28,13 +28,21 @@ void add_log_options(CLI::App& app, LogSettings& settings) {
   app.add_flag("--log-json", settings.json, "log as JSON lines")->envname("ALTHING_LOG_JSON");
 }
 
-void add_serve_options(CLI::App& app, ServeSettings& s) {
-  app.add_option("model", s.model, "folder with config.json, *.safetensors and tokenizer.json")->required()->configurable(false);
-  option(app, "ranks", s.ranks, "processes that share the model: attention heads and experts are split over them");
+void add_engine_options(CLI::App& app, ServeSettings& s) {
+  option(app, "ranks", s.ranks, "ranks that share the model: attention heads and experts are split over them");
+  option(app, "device", s.device, "cpu, cuda (a GPU a rank), or auto: cuda where this build and this machine can");
   option(app, "threads", s.threads, "threads of each rank (CPU backend)");
+  option(app, "kv-mib", s.kv_mib, "memory for the KV cache of each rank, in MiB; 0: 256 on CPU ranks, what --gpu-memory-fraction leaves on GPUs");
+  option(app, "gpu-memory-fraction", s.gpu_memory_fraction, "how much of each GPU's memory to use, for weights, KV cache and scratch together");
+}
+
+void add_serve_options(CLI::App& app, ServeSettings& s) {
+  app.add_option("model,--model", s.model, "folder with config.json, *.safetensors and tokenizer.json")->configurable(false);
+  option(app, "load", s.load, "dummy:20b or dummy:120b: the shapes of gpt-oss with made-up weights, to measure speed on GPUs without a checkpoint");
+  option(app, "tokenizer", s.tokenizer, "folder with tokenizer.json or o200k_base.tiktoken, when it is not the model's");
+  add_engine_options(app, s);
   option(app, "bind", s.bind, "where clients connect; loopback only; port 0 picks a free one");
   option(app, "metrics", s.metrics, "HOST:PORT of /metrics, /live and /ready; loopback only; empty for none");
-  option(app, "kv-mib", s.kv_mib, "memory for the KV cache of each rank, in MiB");
   option(app, "context", s.limits.context_tokens_max, "most tokens of prompt and completion together; 0: what the model allows");
   option(app, "rows", s.limits.rows_max, "most sequences in one step");
   option(app, "step-tokens", s.limits.step_tokens_max, "most tokens in one step");
@@ -80,8 +88,15 @@ Status check(const ServeSettings& s) {
   if (auto level = log_level_of(s.log.level); !level) return level.error();
   if (s.threads == 0 || s.threads > 256)
     return Error{ErrorCode::invalid_argument, "--threads is " + std::to_string(s.threads) + "; use 1 to 256", "threads"};
-  if (s.kv_mib == 0 || s.kv_mib > (1u << 24))
-    return Error{ErrorCode::invalid_argument, "--kv-mib is " + std::to_string(s.kv_mib) + "; use 1 to 16777216", "kv-mib"};
+  if (s.model.empty() && s.load.empty())
+    return Error{ErrorCode::invalid_argument, "no model is given; name its folder (or --load dummy:20b for one without weights)", "model"};
+  if (!s.load.empty() && !s.load.starts_with(dummy_prefix))
+    return Error{ErrorCode::invalid_argument, "--load is '" + s.load + "'; use dummy:20b or dummy:120b, or give a model's folder", "load"};
+  if (s.kv_mib > (1u << 24))
+    return Error{ErrorCode::invalid_argument, "--kv-mib is " + std::to_string(s.kv_mib) + "; use at most 16777216, or 0 for the default", "kv-mib"};
+  if (!(s.gpu_memory_fraction > 0.0 && s.gpu_memory_fraction <= 1.0))
+    return Error{ErrorCode::invalid_argument, "--gpu-memory-fraction is " + std::to_string(s.gpu_memory_fraction) + "; use a number over 0, up to 1",
+                 "gpu-memory-fraction"};
   if (s.step_timeout_ms < 100)
     return Error{ErrorCode::invalid_argument, "--step-timeout-ms is " + std::to_string(s.step_timeout_ms) + "; use at least 100", "step-timeout-ms"};
   if (!s.ready_file.empty()) {

@@ -25,6 +25,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = ROOT / 'examples/models/tiny'
 BINARY = pathlib.Path(os.environ.get('ALTHING_BINARY', ROOT / 'build/release/althing'))
 
+# The default suite is about CPU ranks; whoever sets this wants the same of GPUs. Servers and commands inherit it.
+os.environ.setdefault('ALTHING_DEVICE', 'cpu')
+
 # How much slower than a release build the program under test may be: sanitizer builds get more.
 PATIENCE = float(os.environ.get('ALTHING_PATIENCE', '1'))
 

@@ -28,6 +28,7 @@ struct EngineOptions {
   std::uint32_t step_tokens_max = 512;
   std::uint32_t context_tokens_max = 512;
   std::uint32_t page_seed = 1;  // order in which free pages are handed out
+  gpu::Device device = gpu::Device::cpu;
 };
 
 class Engine {
@@ -38,7 +39,7 @@ class Engine {
     if (!placements) return placements.error();
     const std::uint32_t context = std::min(options.context_tokens_max, model->spec.context_tokens_max);
     // Grow the pool until every row can have all its pages in every group at once: window pages are not given back here.
-    auto layout = gpu::kv_layout(model->spec, *placements, std::uint64_t{1} << 30, context);
+    auto layout = gpu::kv_layout(model->spec, *placements, gpu::kv_format(options.device), std::uint64_t{1} << 30, context);
     if (!layout) return layout.error();
     std::uint32_t pages = 0;
     for (const KvGroup& group : layout->groups) pages += (context + group.tokens_per_page - 1) / group.tokens_per_page;
@@ -48,11 +49,13 @@ class Engine {
     gpu::ExecutorConfig config;
     config.kv = *layout;
     config.threads = options.threads;
+    config.device = options.device;
     config.limits.rows_max = options.rows_max;
     config.limits.step_tokens_max = options.step_tokens_max;
     config.limits.context_tokens_max = context;
     for (const RankPlacement& placement : *placements) {
       config.placement = placement;
+      config.gpu = placement.rank.value;
       auto executor = gpu::Executor::create(model, config);
       if (!executor) return executor.error();
       engine->executors_.push_back(std::move(*executor));
