@@ -27,6 +27,7 @@ struct EngineOptions {
   std::uint32_t rows_max = 8;
   std::uint32_t step_tokens_max = 512;
   std::uint32_t context_tokens_max = 512;
+  gpu::Device device = gpu::Device::cpu;
   std::uint32_t page_seed = 1;  // order in which free pages are handed out
   gpu::Device device = gpu::Device::cpu;
 };
@@ -49,6 +50,7 @@ class Engine {
     gpu::ExecutorConfig config;
     config.kv = *layout;
     config.threads = options.threads;
+    config.device = options.device;
     config.device = options.device;
     config.limits.rows_max = options.rows_max;
     config.limits.step_tokens_max = options.step_tokens_max;
