@@ -29,7 +29,6 @@ struct EngineOptions {
   std::uint32_t context_tokens_max = 512;
   gpu::Device device = gpu::Device::cpu;
   std::uint32_t page_seed = 1;  // order in which free pages are handed out
-  gpu::Device device = gpu::Device::cpu;
 };
 
 class Engine {
@@ -50,7 +49,6 @@ class Engine {
     gpu::ExecutorConfig config;
     config.kv = *layout;
     config.threads = options.threads;
-    config.device = options.device;
     config.device = options.device;
     config.limits.rows_max = options.rows_max;
     config.limits.step_tokens_max = options.step_tokens_max;
