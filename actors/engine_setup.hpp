@@ -18,6 +18,7 @@ struct EngineSetup {
   std::vector<RankPlacement> placements;
   gpu::Device device = gpu::Device::cpu;
   std::string device_why;    // for the log
+  gpu::DenseFormat dense = gpu::DenseFormat::bf16;
   std::uint64_t kv_mib = 0;  // of each rank, as given or as computed
   KvLayout kv;
   Limits limits;  // context clipped to what the model allows
@@ -28,7 +29,7 @@ struct EngineSetup {
   }
   scheduler::CoreConfig core_config() const { return {limits, kv, model->spec.vocabulary}; }
   gpu::ExecutorConfig executor_config(std::uint32_t rank, std::uint32_t threads) const {
-    return {placements[rank], kv, limits, threads, device, rank};
+    return {placements[rank], kv, limits, threads, device, dense, rank};
   }
 };
 

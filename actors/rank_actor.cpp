@@ -19,6 +19,7 @@ void report(RankPulse& pulse, RankEpoch& epoch, StepId step, Result<StepResult>&
     if (epoch.rank.value == 0 && !epoch.over) caf::anon_send(epoch.scheduler, std::move(*result));
     return;
   }
+  if (result.error().code == ErrorCode::internal && pulse.on_broken) pulse.on_broken(result.error());
   // Steps behind a failed one fail because of it; one report is enough.
   if (epoch.over.exchange(true)) return;
   log(LogLevel::warning, "step_failed", {{"step", step.value}, {"epoch", epoch.epoch.value}, {"reason", result.error().message}});
@@ -54,9 +55,9 @@ void join(Self self, JoinEpoch& join) {
 
 }  // namespace
 
-caf::behavior rank_actor(Self self, std::shared_ptr<gpu::Executor> executor) {
+caf::behavior rank_actor(Self self, std::shared_ptr<gpu::Executor> executor, OnBroken on_broken) {
   guard(self);
-  auto pulse = std::make_shared<RankPulse>(executor);
+  auto pulse = std::make_shared<RankPulse>(executor, std::move(on_broken));
   gpu::Observer observer;
   observer.progress = [pulse] { pulse->progress.fetch_add(1, std::memory_order_relaxed); };
   executor->observe(std::move(observer));

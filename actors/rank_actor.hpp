@@ -7,6 +7,7 @@
 #include <atomic>
 #include <caf/event_based_actor.hpp>
 #include <caf/stateful_actor.hpp>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -22,15 +23,19 @@ struct JoinEpoch {
   caf::actor scheduler;
 };
 
+// Called when the executor can never run another step (a CUDA error, a bug): on any thread; a process of its own should end, and be started again.
+using OnBroken = std::function<void(const Error&)>;
+
 // What a rank publishes while it works: written by the threads that compute, read by its pulse.
 struct RankPulse {
-  explicit RankPulse(std::weak_ptr<const gpu::Executor> watched) : executor(std::move(watched)) {}
+  RankPulse(std::weak_ptr<const gpu::Executor> watched, OnBroken broken) : executor(std::move(watched)), on_broken(std::move(broken)) {}
 
   std::atomic<std::uint32_t> rank{0};
   std::atomic<std::uint64_t> epoch{0};
   std::atomic<std::uint64_t> progress{0};
   std::atomic<std::uint32_t> steps_in_flight{0};
   const std::weak_ptr<const gpu::Executor> executor;
+  const OnBroken on_broken;  // may be empty
 };
 
 // One epoch as its steps see it; it lives until the last of them is done.
@@ -50,7 +55,7 @@ struct RankState {
   std::shared_ptr<RankPulse> pulse;
 };
 
-caf::behavior rank_actor(caf::stateful_actor<RankState>* self, std::shared_ptr<gpu::Executor> executor);
+caf::behavior rank_actor(caf::stateful_actor<RankState>* self, std::shared_ptr<gpu::Executor> executor, OnBroken on_broken);
 caf::behavior pulse_actor(caf::event_based_actor* self, std::shared_ptr<RankPulse> pulse);
 
 }  // namespace althing::actors

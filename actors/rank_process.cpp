@@ -95,7 +95,12 @@ int run_rank_process(const ServeSettings& settings) {
 
   ClusterSystemConfig config({path_of(ca_descriptor), path_of(certificate_descriptor), path_of(key_descriptor)});
   caf::actor_system system{config};
-  const caf::actor rank = system.spawn<caf::detached>(rank_actor, std::shared_ptr<gpu::Executor>(std::move(*executor)));
+  // The supervisor starts another; streams wait for it in the core.
+  const OnBroken end_process = [](const Error& error) {
+    log(LogLevel::error, "rank_broken", {{"reason", error.message}});
+    ::_exit(exit_failed);
+  };
+  const caf::actor rank = system.spawn<caf::detached>(rank_actor, std::shared_ptr<gpu::Executor>(std::move(*executor)), end_process);
   CoreLink core(system);
   control.send("loaded");
   while (true) {

@@ -13,6 +13,13 @@ namespace althing::actors {
 
 inline constexpr std::string_view dummy_prefix = "dummy:";
 
+// Limits whose defaults depend on the device are 0 until it is known (device_choice.hpp).
+inline Limits unset_engine_limits() {
+  Limits limits;
+  limits.rows_max = limits.step_tokens_max = limits.prefill_chunk_max = 0;
+  return limits;
+}
+
 struct LogSettings {
   std::string level = "info";
   bool json = false;
@@ -28,8 +35,9 @@ struct ServeSettings {
   std::string bind = "tcp://127.0.0.1:4550";
   std::string metrics = "127.0.0.1:9464";  // "" for none
   std::uint64_t kv_mib = 0;                // a rank; 0: 256 on CPU ranks, what gpu_memory_fraction leaves on GPUs
+  std::string dense = "bf16";              // attention and head on GPUs: bf16 as in the checkpoint, or fp8
   double gpu_memory_fraction = 0.9;        // of what is installed
-  Limits limits;
+  Limits limits = unset_engine_limits();
   std::uint32_t step_timeout_ms = 10'000;
   std::uint32_t drain_seconds = 10;
   std::uint32_t restarts_max = 10;  // child deaths within a minute before giving up

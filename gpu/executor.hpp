@@ -38,13 +38,17 @@ constexpr KvFormat kv_format(Device device) { return device == Device::cuda ? Kv
 Result<KvLayout> kv_layout(const DecoderSpec& spec, std::span<const RankPlacement> placements, const KvFormat& format, std::uint64_t bytes_per_rank,
                            std::uint32_t context_tokens_min);
 
+// How a GPU keeps the weights of attention and head: as in the checkpoint, or as E4M3 with power-of-two scales of 128 x 128 blocks.
+enum class DenseFormat : std::uint8_t { bf16, fp8 };
+
 struct ExecutorConfig {
   RankPlacement placement;
   KvLayout kv;
   Limits limits;
   std::uint32_t threads = 1;  // CPU backend
   Device device = Device::cpu;
-  std::uint32_t gpu = 0;  // CUDA backend: which one, as the runtime counts those that this process sees
+  DenseFormat dense = DenseFormat::bf16;  // CUDA backend
+  std::uint32_t gpu = 0;                  // CUDA backend: which one, as the runtime counts those that this process sees
 };
 
 // What others may watch. `progress` is for liveness; the rest is for tests and traces, and a backend may leave it out where it says so.

@@ -57,6 +57,7 @@ class CudaExecutor final : public Executor {
     if (auto s = check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, static_cast<int>(config_.gpu)), "asking the GPU"); !s) return s;
     if (auto s = check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream"); !s) return s;
     LoadOptions options;
+    options.dense = config_.dense == DenseFormat::fp8 ? WeightFormat::fp8 : WeightFormat::bf16;
     options.dummy_seed = model_->dummy_seed;
     auto loaded = load_weights(program, options);
     if (!loaded) return loaded.error();

@@ -67,7 +67,7 @@ class RankActorTest : public testing::Test {
  protected:
   RankActorTest() : system_(config_), coordinator_(dynamic_cast<caf::scheduler::test_coordinator&>(system_.scheduler())) {
     scheduler_ = system_.spawn(inbox_actor, inbox_);
-    rank_ = system_.spawn(rank_actor, std::shared_ptr<gpu::Executor>(executor_));
+    rank_ = system_.spawn(rank_actor, std::shared_ptr<gpu::Executor>(executor_), OnBroken{});
     settle();
   }
   ~RankActorTest() override {

@@ -2,7 +2,7 @@
 // device. Decode at a context, by batch; prefill of one prompt. One line a figure; the floor is the bytes that must be read (with the experts that really were
 // chosen) at 4.64 TB/s, or the operations of a prompt at 790 TFLOP/s.
 //
-//   cuda_decode [--json] [--model 20b|120b] [--context N] [--batches 1,8,32,128] [--steps N] [--prefill N]
+//   cuda_decode [--json] [--fp8] [--model 20b|120b] [--context N] [--batches 1,8,32,128] [--steps N] [--prefill N]
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -29,6 +29,7 @@ constexpr double wall = 4.64e12, tensor_rate = 790e12;
 
 struct Settings {
   bool json = false;
+  bool fp8 = false;
   std::string model = "20b";
   std::uint32_t context = 1024;
   std::vector<std::uint32_t> batches = {1, 8, 32, 128};
@@ -53,6 +54,7 @@ class Bench {
     gpu::ExecutorConfig config;
     config.device = gpu::Device::cuda;
     config.placement = placements[0];
+    config.dense = settings.fp8 ? gpu::DenseFormat::fp8 : gpu::DenseFormat::bf16;
     config.limits.rows_max = rows;
     config.limits.step_tokens_max = std::max(8192u, settings.prefill);
     config.limits.context_tokens_max = std::max(settings.context + 2 * settings.steps, settings.prefill) + 256;
@@ -115,9 +117,9 @@ class Bench {
     std::fprintf(stderr, "%s: %.1f distinct experts a layer, %.2f GB a step, floor %.3f ms, %.3f ms a step, %.0f tok/s\n", name.c_str(), experts, bytes * 1e-9,
                  bytes / wall * 1e3, seconds * 1e3, batch / seconds);
     if (batch == 1) {
-      report("decode_" + name + "_exact", 1 / seconds, "tok/s", bytes / wall / seconds * 100);
+      report("decode_" + name + (settings_.fp8 ? "_fp8" : "_exact"), 1 / seconds, "tok/s", bytes / wall / seconds * 100);
     } else {
-      report("step_" + name, seconds * 1e3, "ms", bytes / wall / seconds * 100);
+      report("step_" + name + (settings_.fp8 ? "_fp8" : ""), seconds * 1e3, "ms", bytes / wall / seconds * 100);
     }
   }
 
@@ -192,11 +194,12 @@ class Bench {
   }
   double step_bytes(double batch, double experts, double context) const {
     const auto& s = model_->spec;
-    const double attention = 2.0 * s.hidden * s.head_dim * (2.0 * s.query_heads + 2.0 * s.kv_heads) + 2.0 * s.hidden * s.experts;
+    const double dense = settings_.fp8 ? 1.0 : 2.0;  // bytes of a weight of attention or head
+    const double attention = dense * s.hidden * s.head_dim * (2.0 * s.query_heads + 2.0 * s.kv_heads) + 2.0 * s.hidden * s.experts;
     const double expert = 3.0 * s.hidden * s.intermediate * 17 / 32;
     double kv = 0;
     for (const auto& layer : s.layers) kv += batch * s.kv_heads * s.head_dim * 4.0 * (layer.attention.window == 0 ? context : std::min<double>(context, layer.attention.window));
-    return static_cast<double>(s.layers.size()) * (attention + experts * expert) + kv + 2.0 * s.hidden * s.vocabulary;
+    return static_cast<double>(s.layers.size()) * (attention + experts * expert) + kv + dense * s.hidden * s.vocabulary;
   }
   void report(const std::string& figure, double value, const char* unit, double percent) const {
     const auto devices = gpu::cuda_devices().devices;
@@ -229,8 +232,8 @@ int main(int argc, char** argv) {
   const auto number = [](const char* text) { return static_cast<std::uint32_t>(std::strtoul(text, nullptr, 10)); };
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    if (flag == "--json") {
-      s.json = true;
+    if (flag == "--json" || flag == "--fp8") {
+      (flag == "--json" ? s.json : s.fp8) = true;
       continue;
     }
     if (i + 1 == argc) {
