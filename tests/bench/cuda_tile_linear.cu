@@ -34,7 +34,7 @@ __global__ void fill(std::uint32_t* words, std::size_t count, WeightFormat forma
     std::uint32_t h = static_cast<std::uint32_t>(i * 2654435761u) ^ static_cast<std::uint32_t>(i >> 32);
     h ^= h >> 15, h *= 0x2c1b3c6du, h ^= h >> 12, h *= 0x297a2d39u, h ^= h >> 15;
     if (format == WeightFormat::bf16) words[i] = (h & 0x80FF80FFu) | 0x3C003C00u;
-    if (format == WeightFormat::mxfp4) words[i] = i * 4 % 544 < 512 ? h : 0xF5F5F5F5u;
+    if (format == WeightFormat::mxfp4) words[i] = i * 4 % 544 < 512 ? h : 0xFAFAFAFAu;
     if (format == WeightFormat::fp8) words[i] = i * 4 % 1056 < 1024 ? h & 0xB7B7B7B7u : 0x00007600u;
   }
 }
