@@ -2,8 +2,9 @@
 // prompt chunkings. Chunkings of one layout must agree to the last bit.
 //   Layer by layer: the output and the router logits of each layer against float32 math on the very input that the backend gave it. At most 1e-4 (CPU) or 1e-2 (CUDA,
 //   whose operands are bf16).
-//   End to end: hidden states, router logits and logits against the reference. On the CPU at most 1e-4. On CUDA errors of layers add up, and models with random weights
-//   magnify them: 1e-2 for each layer passed. (The same models wholly in bf16, residual included, end at 2.6e-2 and 4.3e-2.)
+//   End to end: hidden states, router logits and logits against the reference. On the CPU at most 1e-4. On CUDA 2e-2 for each layer passed: errors add up, these random
+//   weights magnify them, and attention brings every token a little of those that chose other experts. (The same models wholly in bf16, residual included, end at 2.6e-2
+//   and 4.3e-2; this only shows that nothing is lost between layers.)
 // On CUDA a token may choose other experts, or a greedy token be another one, where the reference's values are closer than twice the error measured elsewhere. Such
 // tokens are listed with their margins. A token that chose other experts is out of the comparison from there on; so is what follows another greedy token.
 #include <algorithm>
@@ -128,9 +129,10 @@ double relative_error(std::span<const float> ours, std::span<const float> theirs
   return std::isfinite(error) ? error : INFINITY;
 }
 
-double largest_difference(std::span<const float> a, std::span<const float> b) {
+double largest_difference(std::span<const float> ours, std::span<const float> theirs, const std::vector<bool>& compared) {
   double largest = 0;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) largest = std::max(largest, std::abs(double{a[i]} - double{b[i]}));
+  for (std::size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i)
+    if (compared[i / (theirs.size() / compared.size())]) largest = std::max(largest, std::abs(double{ours[i]} - double{theirs[i]}));
   return largest;
 }
 
@@ -149,6 +151,7 @@ struct Comparison {
   gpu::Device device = gpu::Device::cpu;
   std::string title;
   double worst = 0;
+  double logit_error = 0;  // the largest of tokens whose experts are the reference's
   std::size_t flips = 0;
   std::string failures;
 
@@ -188,7 +191,7 @@ void compare_to_reference(Comparison& c, const gpu::DecoderSpec& spec, const Run
   const std::size_t layers = run.router_logits.size(), tokens = reference.tokens.size();
   std::vector<bool> compared(tokens, true);
   const auto part = [&](std::span<const float> all, std::size_t parts, std::size_t index) { return all.subspan(all.size() / parts * index, all.size() / parts); };
-  const auto passed = [&](std::size_t count) { return c.device == gpu::Device::cpu ? tolerance_of(c.device) : static_cast<double>(count) * tolerance_of(c.device); };
+  const auto passed = [&](std::size_t count) { return c.device == gpu::Device::cpu ? tolerance_of(c.device) : 2 * static_cast<double>(count) * tolerance_of(c.device); };
   for (std::size_t layer = 0; layer < layers; ++layer) {
     const std::string what = " of layer " + std::to_string(layer);
     const auto theirs = part(reference.router_logits, layers, layer);
@@ -198,6 +201,7 @@ void compare_to_reference(Comparison& c, const gpu::DecoderSpec& spec, const Run
   }
   c.error("final hidden states", relative_error(run.hidden[layers], part(reference.hidden, layers + 1, layers), compared), passed(layers));
   c.error("logits", relative_error(run.logits, reference.logits, compared), passed(layers));
+  c.logit_error = largest_difference(run.logits, reference.logits, compared);
 }
 
 // `close`: whether a greedy token may be another one, as told above.
@@ -221,6 +225,7 @@ void check_layout(const std::string& name, std::shared_ptr<const gpu::Model> mod
                   gpu::Device device, Verdict& verdict) {
   const std::uint32_t whole = static_cast<std::uint32_t>(reference.tokens.size());
   Run first;
+  double logit_error = 0;
   for (const std::uint32_t chunk : {whole, 1u, 7u, 32u}) {
     const std::string title = name + ", " + std::to_string(ranks) + " ranks, chunks of " + std::to_string(chunk);
     if (auto placements = scheduler::place(ranks, shape_of(model->spec)); !placements) {
@@ -241,16 +246,16 @@ void check_layout(const std::string& name, std::shared_ptr<const gpu::Model> mod
       if (auto status = compare_layers(c, *model, *run); !status) c.failures += status.error().message + "; ";
       alone = std::exchange(c.worst, 0);
       compare_to_reference(c, model->spec, *run, reference);
+      logit_error = c.logit_error;
     } else if (!equal_bits(run->logits, first.logits) || !equal_bits(run->hidden, first.hidden) || !equal_bits(run->router_logits, first.router_logits)) {
       c.failures += "logits, hidden states or router logits do not have the bits of the whole prompt; ";
     }
     compare_greedy(c, *run, reference, [&](std::size_t at) {
       if (device == gpu::Device::cpu || at >= std::min(run->greedy.size(), reference.greedy.size())) return false;
       const auto apart = margin(model, reference, at, run->greedy[at], reference.greedy[at]);
-      const double error = largest_difference(run->logits, reference.logits);
       std::printf("%s: greedy token %zu is %u, the reference has %u, margin %.4f, largest error of a logit %.4f\n", title.c_str(), at, run->greedy[at],
-                  reference.greedy[at], apart ? *apart : NAN, error);
-      return apart && *apart < 2 * error;
+                  reference.greedy[at], apart ? *apart : NAN, logit_error);
+      return apart && *apart < 2 * logit_error;
     });
     if (!c.failures.empty()) {
       verdict.fail(title, c.failures);
