@@ -1,9 +1,9 @@
-// determinism [--device cpu|cuda] [--dummy 20b|120b] [--prompt N] [--draw N] [MODEL_DIR]: computes one conversation in many ways that must not matter, and prints
-// a matrix: a row a way, a column a kind of result (logits of every position; hidden states and router logits of every layer; drawn tokens), a cell "equal" or
-// "DIFFERS" against the first row, in bits. Where a cell differs, the first stage of the model that does is named.
+// determinism [--device cpu|cuda] [--dummy 20b|120b] [--prompt N] [--draw N] [MODEL_DIR]: computes one conversation in many ways that must not
+// matter, and prints a matrix: a row a way, a column a kind of result (logits of every position; hidden states and router logits of every layer;
+// drawn tokens), a cell "equal" or "DIFFERS" against the first row, in bits. Where a cell differs, the first stage of the model that does is named.
 //
-// Every way is run twice: observed, position by position, and as a server runs it (on a GPU: decode in captured graphs, only sampled rows have logits). Drawn
-// tokens must be those of the first row in both runs.
+// Every way is run twice: observed, position by position, and as a server runs it (on a GPU: decode in captured graphs, only sampled rows have
+// logits). Drawn tokens must be those of the first row in both runs.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -33,7 +33,8 @@ struct Conversation {
   SamplingParameters sampling;
 };
 
-// A hash of each stage's values at each position of one row. Stages in the order of computation: input and router logits of layer 0, 1, …, final norm, logits.
+// A hash of each stage's values at each position of one row. Stages in the order of computation: input and router logits of layer 0, 1, …, final
+// norm, logits.
 class Trace {
  public:
   explicit Trace(std::size_t layers) : stages_(2 * layers + 2) {}
@@ -64,7 +65,8 @@ class Trace {
       std::size_t first = a.size(), count = 0;
       for (std::size_t p = a.size(); p-- > 0;)
         if (a[p] != b[p]) first = p, ++count;
-      return name_of_stage(s) + " at position " + std::to_string(first) + " (" + std::to_string(count) + " of " + std::to_string(a.size()) + " positions)";
+      return name_of_stage(s) + " at position " + std::to_string(first) + " (" + std::to_string(count) + " of " + std::to_string(a.size()) +
+             " positions)";
     }
     return "nothing";
   }
@@ -171,7 +173,7 @@ class Player {
   std::size_t computed_ = 0;
   std::uint32_t row_ = own_row;
   bool admitted_ = false;
-  bool own_draw_ = false;  // the last token is the row's own draw
+  bool own_draw_ = false;                                          // the last token is the row's own draw
   std::size_t first_token_ = 0, step_size_ = 0, step_tokens_ = 0;  // where the conversation's tokens are in the step
 };
 
@@ -243,21 +245,31 @@ class Matrix {
     std::printf("%s: %zu tokens of prompt, %u drawn, %zu layers\n%-44s %-18s %-18s %s\n", name_.c_str(), talk_.prompt.size(), talk_.draws,
                 model_->spec.layers.size(), "", "logits", "hidden states", "drawn tokens");
     const std::size_t whole = talk_.prompt.size();
-    if (!add("whole", [&](Player& p) { return play(p, whole, {}); }, verdict)) return true;
-    for (const std::size_t size : {1u, 7u, 32u}) add("chunks of " + std::to_string(size), [&, size](Player& p) { return play(p, size, {}); }, verdict);
-    add("batch of 64, prompts together", [&](Player& p) { return play_among(p, whole, true); }, verdict);
-    add("batch of 64, chunks of 32 beside decodes", [&](Player& p) { return play_among(p, 32, false); }, verdict);
+    if (!add(
+            "whole", [&](Player& p) { return play(p, whole, {}); }, verdict))
+      return true;
+    for (const std::size_t size : {1u, 7u, 32u})
+      add(
+          "chunks of " + std::to_string(size), [&, size](Player& p) { return play(p, size, {}); }, verdict);
+    add(
+        "batch of 64, prompts together", [&](Player& p) { return play_among(p, whole, true); }, verdict);
+    add(
+        "batch of 64, chunks of 32 beside decodes", [&](Player& p) { return play_among(p, 32, false); }, verdict);
     cold_ = true;
-    add("cold start", [&](Player& p) { return play(p, whole, {}); }, verdict);
+    add(
+        "cold start", [&](Player& p) { return play(p, whole, {}); }, verdict);
     cold_ = false;
-    add("warm", [&](Player& p) { return play(p, whole, {}); }, verdict);
-    add("preempted, recomputed elsewhere", [&](Player& p) { return play_preempted(p); }, verdict);
+    add(
+        "warm", [&](Player& p) { return play(p, whole, {}); }, verdict);
+    add(
+        "preempted, recomputed elsewhere", [&](Player& p) { return play_preempted(p); }, verdict);
     // All but the last token, given: its position in the text is the same, so it must be drawn again.
     const Conversation all = talk_;
     talk_.prompt.insert(talk_.prompt.end(), drawn_.begin(), drawn_.end() - 1);
     talk_.draws = 1;
     drawn_ = {drawn_.back()};
-    add("decode recomputed as prefill (last token)", [&](Player& p) { return play(p, talk_.prompt.size(), {}); }, verdict);
+    add(
+        "decode recomputed as prefill (last token)", [&](Player& p) { return play(p, talk_.prompt.size(), {}); }, verdict);
     talk_ = all;
     return true;
   }
@@ -345,7 +357,8 @@ class Matrix {
     std::printf("%-44s %-18s %-18s %s\n", title.c_str(), word(logits), word(hidden), word(tokens));
     judge(title + ", logits", logits, trace.first_difference(first_), verdict);
     judge(title + ", hidden states", hidden, trace.first_difference(first_), verdict);
-    judge(title + ", drawn tokens", tokens, difference(drawn[drawn[0] == drawn_ ? 1 : 0]) + (drawn[0] == drawn_ ? ", unobserved" : ", observed"), verdict);
+    judge(title + ", drawn tokens", tokens, difference(drawn[drawn[0] == drawn_ ? 1 : 0]) + (drawn[0] == drawn_ ? ", unobserved" : ", observed"),
+          verdict);
     return true;
   }
 
@@ -399,7 +412,8 @@ int main(int argc, char** argv) {
   const tests::Settings settings = tests::read_settings(argc, argv);
   tests::Verdict verdict;
   auto model = settings.dummy.empty() ? gpu::load_gpt_oss(settings.folder) : gpu::dummy_model(settings.dummy);
-  const std::string name = (settings.dummy.empty() ? settings.folder : "dummy " + settings.dummy) + " on " + std::string(gpu::name_of(settings.device));
+  const std::string name =
+      (settings.dummy.empty() ? settings.folder : "dummy " + settings.dummy) + " on " + std::string(gpu::name_of(settings.device));
   bool ran = true;
   if (model) {
     ran = tests::Matrix(*model, settings, name).print(verdict);

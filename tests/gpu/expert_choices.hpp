@@ -1,5 +1,5 @@
-// Which experts two sets of router logits choose. Where two experts' logits are close, a small error makes another choice (a flip), and the token's values are far from
-// then on: such tokens are told apart from wrong ones by their margin, which an error of the size seen elsewhere must explain.
+// Which experts two sets of router logits choose. Where two experts' logits are close, a small error makes another choice (a flip), and the token's
+// values are far from then on: such tokens are told apart from wrong ones by their margin, which an error of the size seen elsewhere must explain.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,8 @@ inline std::vector<std::size_t> chosen_experts(std::span<const float> logits, st
 }
 
 // ours, theirs: (tokens, experts). Tokens outside `compared` say nothing about the error and count as no flip. REQUIRES: sizes fit.
-inline ChoiceComparison compare_choices(std::span<const float> ours, std::span<const float> theirs, std::size_t count, const std::vector<bool>& compared) {
+inline ChoiceComparison compare_choices(std::span<const float> ours, std::span<const float> theirs, std::size_t count,
+                                        const std::vector<bool>& compared) {
   const std::size_t tokens = compared.size(), experts = theirs.size() / tokens;
   ChoiceComparison c;
   c.same.resize(tokens);

@@ -1,5 +1,5 @@
-// One layer of a model by itself, in float32 on the CPU backend: what it makes of the input that another backend gave it. So a backend's error can be measured layer by
-// layer, without what earlier layers did to the input and what later ones make of it.
+// One layer of a model by itself, in float32 on the CPU backend: what it makes of the input that another backend gave it. So a backend's error can be
+// measured layer by layer, without what earlier layers did to the input and what later ones make of it.
 #pragma once
 
 #include <memory>

@@ -1,12 +1,13 @@
-// Compares a backend with what transformers computed in float32 for small gpt-oss checkpoints, by relative error in the Frobenius norm; for several rank counts and
-// prompt chunkings. Chunkings of one layout must agree to the last bit.
-//   Layer by layer: the output and the router logits of each layer against float32 math on the very input that the backend gave it. At most 1e-4 (CPU) or 1e-2 (CUDA,
-//   whose operands are bf16).
-//   End to end: hidden states, router logits and logits against the reference. On the CPU at most 1e-4. On CUDA 2e-2 for each layer passed: errors add up, these random
-//   weights magnify them, and attention brings every token a little of those that chose other experts. (The same models wholly in bf16, residual included, end at 2.6e-2
-//   and 4.3e-2; this only shows that nothing is lost between layers.)
-// On CUDA a token may choose other experts, or a greedy token be another one, where the reference's values are closer than twice the error measured elsewhere. Such
-// tokens are listed with their margins. A token that chose other experts is out of the comparison from there on; so is what follows another greedy token.
+// Compares a backend with what transformers computed in float32 for small gpt-oss checkpoints, by relative error in the Frobenius norm; for several
+// rank counts and prompt chunkings. Chunkings of one layout must agree to the last bit.
+//   Layer by layer: the output and the router logits of each layer against float32 math on the very input that the backend gave it. At most 1e-4
+//   (CPU) or 1e-2 (CUDA, whose operands are bf16). End to end: hidden states, router logits and logits against the reference. On the CPU at most
+//   1e-4. On CUDA 2e-2 for each layer passed: errors add up, these random weights magnify them, and attention brings every token a little of those
+//   that chose other experts. (The same models wholly in bf16, residual included, end at 2.6e-2 and 4.3e-2; this only shows that nothing is lost
+//   between layers.)
+// On CUDA a token may choose other experts, or a greedy token be another one, where the reference's values are closer than twice the error measured
+// elsewhere. Such tokens are listed with their margins. A token that chose other experts is out of the comparison from there on; so is what follows
+// another greedy token.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -68,7 +69,8 @@ struct Run {
   std::vector<TokenId> greedy;
 };
 
-Result<Run> run_model(std::shared_ptr<const gpu::Model> model, const Reference& reference, std::uint32_t ranks, std::uint32_t chunk, gpu::Device device) {
+Result<Run> run_model(std::shared_ptr<const gpu::Model> model, const Reference& reference, std::uint32_t ranks, std::uint32_t chunk,
+                      gpu::Device device) {
   EngineOptions options;
   options.device = device;
   options.ranks = ranks;
@@ -164,8 +166,8 @@ struct Comparison {
     if (ours.size() != theirs.size()) return;  // told as an error of the values already
     const ChoiceComparison c = compare_choices(ours, theirs, count, compared);
     for (const Flip& flip : c.flips) {
-      std::printf("%s: %s: token %zu chose other experts, margin %.2e, largest error elsewhere %.2e\n", title.c_str(), what.c_str(), flip.token, flip.margin,
-                  c.error);
+      std::printf("%s: %s: token %zu chose other experts, margin %.2e, largest error elsewhere %.2e\n", title.c_str(), what.c_str(), flip.token,
+                  flip.margin, c.error);
       if (device == gpu::Device::cpu || !c.explains(flip)) failures += what + ": token " + std::to_string(flip.token) + " chose other experts; ";
       compared[flip.token] = false;
       ++flips;
@@ -190,8 +192,12 @@ Status compare_layers(Comparison& c, const gpu::Model& model, const Run& run) {
 void compare_to_reference(Comparison& c, const gpu::DecoderSpec& spec, const Run& run, const Reference& reference) {
   const std::size_t layers = run.router_logits.size(), tokens = reference.tokens.size();
   std::vector<bool> compared(tokens, true);
-  const auto part = [&](std::span<const float> all, std::size_t parts, std::size_t index) { return all.subspan(all.size() / parts * index, all.size() / parts); };
-  const auto passed = [&](std::size_t count) { return c.device == gpu::Device::cpu ? tolerance_of(c.device) : 2 * static_cast<double>(count) * tolerance_of(c.device); };
+  const auto part = [&](std::span<const float> all, std::size_t parts, std::size_t index) {
+    return all.subspan(all.size() / parts * index, all.size() / parts);
+  };
+  const auto passed = [&](std::size_t count) {
+    return c.device == gpu::Device::cpu ? tolerance_of(c.device) : 2 * static_cast<double>(count) * tolerance_of(c.device);
+  };
   for (std::size_t layer = 0; layer < layers; ++layer) {
     const std::string what = " of layer " + std::to_string(layer);
     const auto theirs = part(reference.router_logits, layers, layer);
@@ -247,14 +253,15 @@ void check_layout(const std::string& name, std::shared_ptr<const gpu::Model> mod
       alone = std::exchange(c.worst, 0);
       compare_to_reference(c, model->spec, *run, reference);
       logit_error = c.logit_error;
-    } else if (!equal_bits(run->logits, first.logits) || !equal_bits(run->hidden, first.hidden) || !equal_bits(run->router_logits, first.router_logits)) {
+    } else if (!equal_bits(run->logits, first.logits) || !equal_bits(run->hidden, first.hidden) ||
+               !equal_bits(run->router_logits, first.router_logits)) {
       c.failures += "logits, hidden states or router logits do not have the bits of the whole prompt; ";
     }
     compare_greedy(c, *run, reference, [&](std::size_t at) {
       if (device == gpu::Device::cpu || at >= std::min(run->greedy.size(), reference.greedy.size())) return false;
       const auto apart = margin(model, reference, at, run->greedy[at], reference.greedy[at]);
-      std::printf("%s: greedy token %zu is %u, the reference has %u, margin %.4f, largest error of a logit %.4f\n", title.c_str(), at, run->greedy[at],
-                  reference.greedy[at], apart ? *apart : NAN, logit_error);
+      std::printf("%s: greedy token %zu is %u, the reference has %u, margin %.4f, largest error of a logit %.4f\n", title.c_str(), at,
+                  run->greedy[at], reference.greedy[at], apart ? *apart : NAN, logit_error);
       return apart && *apart < 2 * logit_error;
     });
     if (!c.failures.empty()) {
@@ -262,7 +269,8 @@ void check_layout(const std::string& name, std::shared_ptr<const gpu::Model> mod
       continue;
     }
     if (chunk == whole) {
-      std::printf("passed %s: largest relative error of a layer alone %.2e, end to end %.2e, %zu other choices of experts\n", title.c_str(), alone, c.worst, c.flips);
+      std::printf("passed %s: largest relative error of a layer alone %.2e, end to end %.2e, %zu other choices of experts\n", title.c_str(), alone,
+                  c.worst, c.flips);
     } else {
       std::printf("passed %s: the bits of the whole prompt\n", title.c_str());
     }
