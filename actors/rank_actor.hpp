@@ -7,6 +7,7 @@
 #include <atomic>
 #include <caf/event_based_actor.hpp>
 #include <caf/stateful_actor.hpp>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -38,6 +39,7 @@ struct RankEpoch {
   RankId rank;
   EpochId epoch;
   caf::actor scheduler;
+  std::function<void()> on_lost;  // as rank_actor's
   std::atomic<bool> over{false};  // a step failed, or another epoch began: what is in flight is void
 };
 
@@ -48,9 +50,12 @@ struct RankState {
   std::shared_ptr<RankEpoch> epoch;                 // likewise
   caf::actor pulse_actor;
   std::shared_ptr<RankPulse> pulse;
+  std::function<void()> on_lost;
 };
 
-caf::behavior rank_actor(caf::stateful_actor<RankState>* self, std::shared_ptr<gpu::Executor> executor);
+// `on_lost` is called, on any thread, when the executor's device is lost to this process; it ends the process, whose death tells the rest. Null where
+// nobody could start it again: then that is a failed step like others.
+caf::behavior rank_actor(caf::stateful_actor<RankState>* self, std::shared_ptr<gpu::Executor> executor, std::function<void()> on_lost);
 caf::behavior pulse_actor(caf::event_based_actor* self, std::shared_ptr<RankPulse> pulse);
 
 }  // namespace althing::actors
