@@ -79,9 +79,7 @@ int run_command_line(int argc, char** argv) {
   generate_command->add_option("model", generate_settings.engine.model, "model folder")->required();
   generate_command->add_option("prompt", generate_settings.prompt, "the question, or with --raw the text to continue")->required();
   generate_command->add_flag("--raw", generate_settings.raw, "no chat format: continue the prompt (control tokens by name)");
-  generate_command->add_option("--ranks", generate_settings.engine.ranks, "threads that share the model as ranks")->capture_default_str();
-  generate_command->add_option("--threads", generate_settings.engine.threads, "threads of each rank")->capture_default_str();
-  generate_command->add_option("--kv-mib", generate_settings.engine.kv_mib, "memory for the KV cache of each rank, in MiB")->capture_default_str();
+  add_engine_options(*generate_command, generate_settings.engine);
   add_ask_options(*generate_command, generate_settings.ask);
   add_log_options(*generate_command, generate_settings.engine.log);
 

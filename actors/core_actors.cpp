@@ -24,7 +24,7 @@ std::string random_instance() {
 
 Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system, const ServeSettings& settings, const EngineSetup& setup,
                                                       Hooks hooks) {
-  auto format = chat_format(settings.model);
+  auto format = chat_format(settings);
   if (!format) return format.error();
   std::unique_ptr<CoreActors> core(new CoreActors(system));
   auto bound = protocol::wire::RouterSocket::bind(settings.bind, setup.limits);
@@ -32,8 +32,8 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   core->endpoint_ = bound->endpoint();
 
   const gpu::DecoderSpec& spec = setup.model->spec;
-  core->metrics_ = std::make_shared<monitoring::Metrics>(monitoring::MetricsConfig{ALTHING_VERSION, model_name(settings.model), settings.ranks,
-                                                                                   static_cast<std::uint32_t>(spec.layers.size()), spec.experts});
+  core->metrics_ = std::make_shared<monitoring::Metrics>(
+      monitoring::MetricsConfig{ALTHING_VERSION, model_name(settings), settings.ranks, static_cast<std::uint32_t>(spec.layers.size()), spec.experts});
   core->monitor_ = system.spawn(monitor_actor, core->metrics_);
   if (!settings.metrics.empty()) {
     monitoring::HttpHandlers handlers;
@@ -80,7 +80,7 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   shared->metrics = core->metrics_;
   shared->scheduler = core->scheduler_;
   core->gateway_ =
-      system.spawn<Gateway, caf::detached>(std::move(*bound), std::move(shared), GatewayOptions{model_name(settings.model), random_instance()});
+      system.spawn<Gateway, caf::detached>(std::move(*bound), std::move(shared), GatewayOptions{model_name(settings), random_instance()});
   return core;
 }
 

@@ -80,6 +80,7 @@ int run_in_process(const ServeSettings& settings) {
 
   auto setup = set_up_engine(settings);
   if (!setup) return complain(setup.error());
+  log_device(*setup);
   LocalSystemConfig config;
   caf::actor_system system{config};
   std::string endpoint, metrics;

@@ -3,58 +3,127 @@
 
 #include <sys/sysinfo.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <filesystem>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "actors/device_choice.hpp"
+#include "actors/logging.hpp"
+#include "gpu/cuda/memory_plan.hpp"
+#include "gpu/models/gpt_oss_dummy.hpp"
+#include "gpu/ops/lower.hpp"
 #include "scheduler/placement.hpp"
 
 namespace althing::actors {
 
+namespace {
+
+constexpr std::uint64_t cpu_kv_mib = 256;
+
+Result<std::shared_ptr<const gpu::Model>> load(const ServeSettings& settings) {
+  if (settings.load.empty()) return gpu::load_gpt_oss(settings.model);
+  return gpu::dummy_model(std::string_view(settings.load).substr(dummy_prefix.size()));
+}
+
+// Where everything is given, nobody needs to look.
+Result<DeviceChoice> device_for(const ServeSettings& settings) {
+  if (settings.device == "cuda" && settings.kv_mib > 0) return DeviceChoice{gpu::Device::cuda, "as asked", 0};
+  return choose_device(settings.device, settings.ranks, settings.device == "cpu" ? gpu::CudaReport{} : gpu::cuda_devices());
+}
+
+// The rank with most weights decides for all: pages are the same on every rank.
+Result<std::uint64_t> gpu_kv_mib(const EngineSetup& setup, std::uint64_t memory_bytes, double fraction) {
+  std::uint64_t least = UINT64_MAX;
+  for (const RankPlacement& placement : setup.placements) {
+    auto program = gpu::lower(setup.model->spec, placement);
+    if (!program) return program.error();
+    auto bytes = gpu::cuda::kv_bytes(*program, setup.limits, memory_bytes, fraction);
+    if (!bytes) return bytes.error();
+    least = std::min(least, *bytes);
+  }
+  return std::max<std::uint64_t>(least >> 20, 1);
+}
+
+}  // namespace
+
 Result<EngineSetup> set_up_engine(const ServeSettings& settings) {
-  auto model = gpu::load_gpt_oss(settings.model);
+  auto model = load(settings);
   if (!model) return model.error();
   const gpu::DecoderSpec& spec = (*model)->spec;
   auto placements = scheduler::place(settings.ranks, {spec.query_heads, spec.kv_heads, spec.experts, spec.vocabulary});
   if (!placements) return placements.error();
+  auto choice = device_for(settings);
+  if (!choice) return choice.error();
+  if ((*model)->dummy_seed && choice->device == gpu::Device::cpu)
+    return Error{ErrorCode::unsupported, "a dummy model needs a GPU, and CPU ranks would serve it: " + choice->why, "load"};
 
-  EngineSetup setup{std::move(*model), std::move(*placements), {}, settings.limits};
+  EngineSetup setup{std::move(*model), std::move(*placements), choice->device, choice->why, gpu::DenseFormat::bf16, settings.kv_mib, {}, with_engine_limits(settings.limits, choice->device)};
+  if (auto limits = check_limits(setup.limits); !limits) return limits.error();
+  setup.dense = settings.dense == "fp8" ? gpu::DenseFormat::fp8 : gpu::DenseFormat::bf16;
   std::uint32_t& context = setup.limits.context_tokens_max;
   context = context == 0 ? setup.model->spec.context_tokens_max : std::min(context, setup.model->spec.context_tokens_max);
   setup.limits.completion_tokens_max = std::min(setup.limits.completion_tokens_max, context);
-  auto kv = gpu::kv_layout(setup.model->spec, setup.placements, settings.kv_mib << 20, context);
+  if (setup.kv_mib == 0 && setup.device == gpu::Device::cpu) setup.kv_mib = cpu_kv_mib;
+  if (setup.kv_mib == 0) {
+    auto mib = gpu_kv_mib(setup, choice->memory_bytes, settings.gpu_memory_fraction);
+    if (!mib) return mib.error();
+    setup.kv_mib = *mib;
+  }
+  auto kv = gpu::kv_layout(setup.model->spec, setup.placements, gpu::kv_format(setup.device), setup.kv_mib << 20, context);
   if (!kv) return Error{kv.error().code, kv.error().message + " (--kv-mib, --context)", "kv-mib"};
   setup.kv = std::move(*kv);
   return setup;
 }
 
-Result<protocol::harmony::Format> chat_format(const std::string& model_directory) {
-  auto tokenizer = protocol::Tokenizer::of_model(model_directory);
+Result<protocol::harmony::Format> chat_format(const ServeSettings& settings) {
+  const std::filesystem::path folder = settings.tokenizer.empty() ? settings.model : settings.tokenizer;
+  if (folder.empty())
+    return Error{ErrorCode::invalid_argument,
+                 "a dummy model has no tokenizer: add --tokenizer FOLDER with the tokenizer.json of a gpt-oss model, or with o200k_base.tiktoken",
+                 "tokenizer"};
+  const std::filesystem::path ranks = folder / "o200k_base.tiktoken";
+  std::error_code ignored;
+  const bool only_ranks = !std::filesystem::exists(folder / "tokenizer.json", ignored) && std::filesystem::exists(ranks, ignored);
+  auto tokenizer = only_ranks ? protocol::Tokenizer::from_tiktoken(ranks, protocol::Tokenizer::o200k_harmony_special_tokens())
+                              : protocol::Tokenizer::of_model(folder);
   if (!tokenizer) return tokenizer.error();
   return protocol::harmony::Format::of(std::move(*tokenizer));
 }
 
-std::string model_name(const std::string& model_directory) {
-  const auto path = std::filesystem::path(model_directory).lexically_normal();
+std::string model_name(const ServeSettings& settings) {
+  if (!settings.load.empty()) return "dummy-" + settings.load.substr(dummy_prefix.size());
+  const auto path = std::filesystem::path(settings.model).lexically_normal();
   const std::string name = path.filename().empty() ? path.parent_path().filename().string() : path.filename().string();
-  return name.empty() ? model_directory : name;
+  return name.empty() ? settings.model : name;
+}
+
+void log_device(const EngineSetup& setup) {
+  log(LogLevel::info, "device", {{"device", std::string(gpu::name_of(setup.device))}, {"why", setup.device_why}, {"kv_mib", setup.kv_mib}});
 }
 
 std::string memory_table(const EngineSetup& setup, const gpu::ExecutorMemory& memory) {
+  constexpr double mib = 1.0 / (1u << 20);
+  const bool on_gpu = setup.device == gpu::Device::cuda;
   struct sysinfo machine {};
   ::sysinfo(&machine);
-  const double mib = 1.0 / (1u << 20);
-  const double free_mib = static_cast<double>(machine.freeram + machine.bufferram) * machine.mem_unit * mib;
-  char text[512];
-  std::snprintf(text, sizeof text,
-                "memory of each rank, %zu in all (MiB)\n"
-                "  weights  %10.1f  mapped from the checkpoint, shared by all ranks of the host\n"
-                "  KV cache %10.1f  %u pages of %llu bytes\n"
-                "  scratch  %10.1f\n"
-                "  free     %10.1f  of the machine, before the page cache\n",
-                setup.placements.size(), static_cast<double>(memory.weight_bytes) * mib, static_cast<double>(memory.kv_bytes) * mib,
-                setup.kv.page_count, static_cast<unsigned long long>(setup.kv.page_bytes), static_cast<double>(memory.scratch_bytes) * mib, free_mib);
-  return text;
+  const double machine_free = static_cast<double>(machine.freeram + machine.bufferram) * machine.mem_unit;
+  const std::string free_of =
+      on_gpu ? fmt::format("of {:.1f} on the GPU", static_cast<double>(memory.device_bytes) * mib) : "of the machine, before the page cache";
+  return fmt::format(
+      "{} of each rank, {} in all (MiB)\n"
+      "  weights  {:10.1f}  {}\n"
+      "  KV cache {:10.1f}  {} pages of {} bytes\n"
+      "  scratch  {:10.1f}\n"
+      "  free     {:10.1f}  {}\n",
+      on_gpu ? "GPU memory" : "memory", setup.placements.size(), static_cast<double>(memory.weight_bytes) * mib,
+      on_gpu ? "on the device" : "mapped from the checkpoint, shared by all ranks of the host", static_cast<double>(memory.kv_bytes) * mib,
+      setup.kv.page_count, setup.kv.page_bytes, static_cast<double>(memory.scratch_bytes) * mib,
+      (on_gpu ? static_cast<double>(memory.device_free_bytes) : machine_free) * mib, free_of);
 }
 
 }  // namespace althing::actors

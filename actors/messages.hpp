@@ -85,8 +85,8 @@ struct RankStatus {
   std::uint32_t rank = 0;
   std::uint64_t epoch = 0;
   std::uint64_t probe_sent_ms = 0;
-  bool busy = false;                         // a step is being computed …
-  std::uint64_t progress = 0;                // … and this grows with every layer of it
+  bool busy = false;                         // steps are in flight …
+  std::uint64_t progress = 0;                // … and this grows while they are computed
   std::vector<std::uint64_t> expert_tokens;  // layer-major, cumulative since the rank's process started
 };
 // A plan could not be run; the rank is alive and waits for a new epoch.

@@ -1,14 +1,15 @@
-// A GPU or CPU rank as an actor: it owns its experts and its KV shard (through Executor) and runs one plan after another, in the order they come. A
-// plan of another epoch is fenced off: nothing is computed for it. Detached, because a step occupies its thread. Beside it, an actor of its own
-// answers probes from what the rank publishes, so that a long step is told apart from a frozen one.
+// A GPU or CPU rank as an actor: it owns its experts and its KV shard (through Executor) and submits one plan after another, in the order they come.
+// Steps end on whatever thread the executor likes, and are reported to the scheduler from there. A plan of another epoch is fenced off: nothing is
+// computed for it; and so is what a step in flight brings after its epoch ended. Detached, because a CPU step occupies its thread. Beside it, an
+// actor of its own answers probes from what the rank publishes, so that a long step is told apart from a frozen one.
 #pragma once
 
 #include <atomic>
 #include <caf/event_based_actor.hpp>
 #include <caf/stateful_actor.hpp>
+#include <functional>
 #include <memory>
-#include <mutex>
-#include <vector>
+#include <utility>
 
 #include "actors/messages.hpp"
 #include "gpu/comm/communicator.hpp"
@@ -22,27 +23,39 @@ struct JoinEpoch {
   caf::actor scheduler;
 };
 
-// What a rank publishes while it works; written by its thread, read by its pulse.
+// What a rank publishes while it works: written by the threads that compute, read by its pulse.
 struct RankPulse {
-  std::uint32_t rank = 0;
+  explicit RankPulse(std::weak_ptr<const gpu::Executor> watched) : executor(std::move(watched)) {}
+
+  std::atomic<std::uint32_t> rank{0};
   std::atomic<std::uint64_t> epoch{0};
   std::atomic<std::uint64_t> progress{0};
-  std::atomic<bool> busy{false};
-  std::mutex mutex;
-  std::vector<std::uint64_t> expert_tokens;  // under mutex
+  std::atomic<std::uint32_t> steps_in_flight{0};
+  const std::weak_ptr<const gpu::Executor> executor;
+};
+
+// One epoch as its steps see it; it lives until the last of them is done.
+struct RankEpoch {
+  RankId rank;
+  EpochId epoch;
+  caf::actor scheduler;
+  std::function<void()> on_lost;  // as rank_actor's
+  std::atomic<bool> over{false};  // a step failed, or another epoch began: what is in flight is void
 };
 
 struct RankState {
   static inline const char* name = "rank";
   std::shared_ptr<gpu::Executor> executor;
   std::shared_ptr<gpu::Communicator> communicator;  // null until the first JoinEpoch
-  caf::actor scheduler;
+  std::shared_ptr<RankEpoch> epoch;                 // likewise
   caf::actor pulse_actor;
   std::shared_ptr<RankPulse> pulse;
-  bool broken = false;  // this epoch's communicator failed; its other plans are void
+  std::function<void()> on_lost;
 };
 
-caf::behavior rank_actor(caf::stateful_actor<RankState>* self, std::shared_ptr<gpu::Executor> executor);
+// `on_lost` is called, on any thread, when the executor's device is lost to this process; it ends the process, whose death tells the rest. Null where
+// nobody could start it again: then that is a failed step like others.
+caf::behavior rank_actor(caf::stateful_actor<RankState>* self, std::shared_ptr<gpu::Executor> executor, std::function<void()> on_lost);
 caf::behavior pulse_actor(caf::event_based_actor* self, std::shared_ptr<RankPulse> pulse);
 
 }  // namespace althing::actors

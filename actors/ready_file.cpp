@@ -10,7 +10,7 @@
 namespace althing::actors {
 
 Status announce(const ServeSettings& settings, const std::string& endpoint, const std::string& metrics) {
-  std::printf("serving %s on %s", settings.model.c_str(), endpoint.c_str());
+  std::printf("serving %s on %s", (settings.load.empty() ? settings.model : settings.load).c_str(), endpoint.c_str());
   if (!metrics.empty()) std::printf(", http://%s/metrics /live /ready", metrics.c_str());
   std::printf("\n");
   std::fflush(stdout);

@@ -116,10 +116,12 @@ void SchedulerShell::cancel(CancelRequest& request) { feed(Cancelled{request.req
 void SchedulerShell::step_done(StepResult& result) {
   const auto it = pending_steps_.find(result.step.value);
   if (it == pending_steps_.end() || result.epoch.value != epoch_) return;  // an epoch that is over
-  options_.metrics->step(seconds_since(it->second.sent), it->second.tokens);
+  options_.metrics->step(seconds_since(it->second.began), it->second.tokens);
   refusals_ = 0;
   if (strikes_ > 0 && ++steps_since_strike_ >= steps_to_forget_strikes) strikes_ = 0;
   pending_steps_.erase(it);
+  // The next one waited at the ranks for this one: only now is it its turn.
+  if (!pending_steps_.empty()) pending_steps_.begin()->second.began = Clock::now();
   // A step needs every rank, so its end is progress of all of them.
   const auto now = Clock::now();
   for (Rank& rank : ranks_) rank.progress = now;
@@ -238,7 +240,7 @@ void SchedulerShell::beat() {
 // A step that takes too long is somebody's fault: whoever has not answered a probe meanwhile. A rank may also freeze while there is nothing to do.
 void SchedulerShell::check_progress() {
   const auto now = Clock::now();
-  const bool late = !pending_steps_.empty() && now - pending_steps_.begin()->second.sent > patience();
+  const bool late = !pending_steps_.empty() && now - pending_steps_.begin()->second.began > patience();
   const auto silence_max = late ? patience() / 2 : patience();
   std::vector<std::uint32_t> silent;
   for (std::uint32_t r = 0; r < ranks_.size(); ++r)

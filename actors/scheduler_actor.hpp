@@ -68,7 +68,7 @@ class SchedulerShell {
     bool waiting = true;  // no step has held it yet
   };
   struct PendingStep {
-    Clock::time_point sent;
+    Clock::time_point began;  // sent, or the one before it done, whichever was later
     std::uint32_t tokens = 0;
   };
 

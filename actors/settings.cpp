@@ -1,6 +1,8 @@
 // The flags of `serve`: see the header. Each may also come from ALTHING_<NAME> or from the file given with --config.
 #include "actors/settings.hpp"
 
+#include "actors/device_choice.hpp"
+
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
@@ -28,17 +30,26 @@ void add_log_options(CLI::App& app, LogSettings& settings) {
   app.add_flag("--log-json", settings.json, "log as JSON lines")->envname("ALTHING_LOG_JSON");
 }
 
-void add_serve_options(CLI::App& app, ServeSettings& s) {
-  app.add_option("model", s.model, "folder with config.json, *.safetensors and tokenizer.json")->required()->configurable(false);
-  option(app, "ranks", s.ranks, "processes that share the model: attention heads and experts are split over them");
+void add_engine_options(CLI::App& app, ServeSettings& s) {
+  option(app, "ranks", s.ranks, "ranks that share the model: attention heads and experts are split over them");
+  option(app, "device", s.device, "cpu, cuda (a GPU a rank), or auto: cuda where this build and this machine can");
   option(app, "threads", s.threads, "threads of each rank (CPU backend)");
+  option(app, "kv-mib", s.kv_mib, "memory for the KV cache of each rank, in MiB; 0: 256 on CPU ranks, what --gpu-memory-fraction leaves on GPUs");
+  option(app, "dense", s.dense, "attention and head weights on GPUs: bf16 as in the checkpoint, or fp8 (rounded, scales of 128 x 128)");
+  option(app, "gpu-memory-fraction", s.gpu_memory_fraction, "how much of each GPU's memory to use, for weights, KV cache and scratch together");
+}
+
+void add_serve_options(CLI::App& app, ServeSettings& s) {
+  app.add_option("model,--model", s.model, "folder with config.json, *.safetensors and tokenizer.json")->configurable(false);
+  option(app, "load", s.load, "dummy:20b or dummy:120b: the shapes of gpt-oss with made-up weights, to measure speed on GPUs without a checkpoint");
+  option(app, "tokenizer", s.tokenizer, "folder with tokenizer.json or o200k_base.tiktoken, when it is not the model's");
+  add_engine_options(app, s);
   option(app, "bind", s.bind, "where clients connect; loopback only; port 0 picks a free one");
   option(app, "metrics", s.metrics, "HOST:PORT of /metrics, /live and /ready; loopback only; empty for none");
-  option(app, "kv-mib", s.kv_mib, "memory for the KV cache of each rank, in MiB");
   option(app, "context", s.limits.context_tokens_max, "most tokens of prompt and completion together; 0: what the model allows");
-  option(app, "rows", s.limits.rows_max, "most sequences in one step");
-  option(app, "step-tokens", s.limits.step_tokens_max, "most tokens in one step");
-  option(app, "prefill-chunk", s.limits.prefill_chunk_max, "most prompt tokens of one sequence in one step");
+  option(app, "rows", s.limits.rows_max, "most sequences in one step; 0: 64 on CPU ranks, 256 on GPUs");
+  option(app, "step-tokens", s.limits.step_tokens_max, "most tokens in one step; 0: 512 on CPU ranks, 8192 on GPUs");
+  option(app, "prefill-chunk", s.limits.prefill_chunk_max, "most prompt tokens of one sequence in one step; 0: 256 on CPU ranks, 4096 on GPUs");
   option(app, "sequences", s.limits.sequences_max, "most requests accepted and not finished");
   option(app, "completion", s.limits.completion_tokens_max, "completion tokens of a request that does not say");
   option(app, "client-silence-ms", s.limits.session_silence_ms_max, "a client that sends nothing for this long is gone");
@@ -80,8 +91,15 @@ Status check(const ServeSettings& s) {
   if (auto level = log_level_of(s.log.level); !level) return level.error();
   if (s.threads == 0 || s.threads > 256)
     return Error{ErrorCode::invalid_argument, "--threads is " + std::to_string(s.threads) + "; use 1 to 256", "threads"};
-  if (s.kv_mib == 0 || s.kv_mib > (1u << 24))
-    return Error{ErrorCode::invalid_argument, "--kv-mib is " + std::to_string(s.kv_mib) + "; use 1 to 16777216", "kv-mib"};
+  if (s.model.empty() && s.load.empty())
+    return Error{ErrorCode::invalid_argument, "no model is given; name its folder (or --load dummy:20b for one without weights)", "model"};
+  if (!s.load.empty() && !s.load.starts_with(dummy_prefix))
+    return Error{ErrorCode::invalid_argument, "--load is '" + s.load + "'; use dummy:20b or dummy:120b, or give a model's folder", "load"};
+  if (s.kv_mib > (1u << 24))
+    return Error{ErrorCode::invalid_argument, "--kv-mib is " + std::to_string(s.kv_mib) + "; use at most 16777216, or 0 for the default", "kv-mib"};
+  if (!(s.gpu_memory_fraction > 0.0 && s.gpu_memory_fraction <= 1.0))
+    return Error{ErrorCode::invalid_argument, "--gpu-memory-fraction is " + std::to_string(s.gpu_memory_fraction) + "; use a number over 0, up to 1",
+                 "gpu-memory-fraction"};
   if (s.step_timeout_ms < 100)
     return Error{ErrorCode::invalid_argument, "--step-timeout-ms is " + std::to_string(s.step_timeout_ms) + "; use at least 100", "step-timeout-ms"};
   if (!s.ready_file.empty()) {
@@ -89,7 +107,9 @@ Status check(const ServeSettings& s) {
     if (!folder.empty() && !std::filesystem::is_directory(folder))
       return Error{ErrorCode::not_found, "the ready file cannot be written: there is no folder " + folder.string(), "ready-file"};
   }
-  return check_limits(s.limits);
+  if (s.dense != "bf16" && s.dense != "fp8") return Error{ErrorCode::invalid_argument, "--dense is '" + s.dense + "'; use bf16 or fp8", "dense"};
+  // Where limits depend on the device, the larger one; set_up_engine checks again when it is known.
+  return check_limits(with_engine_limits(s.limits, gpu::Device::cuda));
 }
 
 }  // namespace althing::actors

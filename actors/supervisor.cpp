@@ -51,14 +51,19 @@ int Supervisor::run() {
   // A ready file of an earlier run would send scripts to a server that is not there.
   if (!settings_.ready_file.empty()) ::unlink(settings_.ready_file.c_str());
   if (auto status = protocol::wire::RouterSocket::check(settings_.bind); !status) return complain(status.error());
-  if (auto setup = set_up_engine(settings_); !setup) return complain(setup.error());
-  if (auto format = chat_format(settings_.model); !format) return complain(format.error());
-  auto certificates = make_certificates();
-  if (!certificates) return complain(certificates.error());
-  certificates_ = std::move(*certificates);
+  // Before anything that may start threads, as asking a driver for its GPUs does: they must not take our signals.
   auto signals = signal_descriptor();
   if (!signals) return complain(signals.error());
   signals_ = std::move(*signals);
+  auto setup = set_up_engine(settings_);
+  if (!setup) return complain(setup.error());
+  if (auto format = chat_format(settings_); !format) return complain(format.error());
+  log_device(*setup);
+  // Children are told what was found out, so that all of them compute the same layout.
+  engine_arguments_ = {"--device", std::string(gpu::name_of(setup->device)), "--kv-mib", std::to_string(setup->kv_mib)};
+  auto certificates = make_certificates();
+  if (!certificates) return complain(certificates.error());
+  certificates_ = std::move(*certificates);
 
   ranks_.resize(settings_.ranks);
   if (auto status = start_core(); !status) return complain(status.error());
@@ -71,6 +76,7 @@ int Supervisor::run() {
 
 Result<ChildProcess> Supervisor::start_child(std::vector<std::string> role) {
   std::vector<std::string> arguments = arguments_;
+  arguments.insert(arguments.end(), engine_arguments_.begin(), engine_arguments_.end());
   arguments.insert(arguments.end(), role.begin(), role.end());
   return ChildProcess::start(arguments, {certificates_.authority.get(), certificates_.certificate.get(), certificates_.key.get()});
 }

@@ -49,6 +49,7 @@ class Supervisor {
 
   ServeSettings settings_;
   std::vector<std::string> arguments_;
+  std::vector<std::string> engine_arguments_;
   Certificates certificates_;
   Descriptor signals_;
   std::optional<ChildProcess> core_;

@@ -5,6 +5,12 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
+# Programs look for libraries in lib/ beside them (tests: beside the program), which is where tools/bundle puts them; in the build tree there is none. The
+# old kind of entry, because the new one does not count for what the libraries need themselves.
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/lib:$ORIGIN/../lib")
+add_link_options(-Wl,--disable-new-dtags)
+
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   # Clones in different folders share what they have compiled; the sloppiness is what ccache asks for to work with precompiled headers.

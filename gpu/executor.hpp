@@ -1,11 +1,13 @@
-// One rank's engine: keeps rows, page tables and the KV shard, and runs one StepPlan at a time.
-// Bits depend only on (tokens, weights, build, layout): not on chunking, batch neighbours, page placement or preemption.
+// One rank's engine: keeps rows, page tables and the KV shard, and runs StepPlans one after another. Steps are submitted, and end in the same order:
+// a backend may still compute one when the next is handed over.
+// Bits depend only on (tokens, weights, build, layout, device): not on chunking, batch neighbours, page placement or preemption.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "gpu/comm/communicator.hpp"
@@ -19,20 +21,40 @@
 
 namespace althing::gpu {
 
-// The layout for `bytes` of KV memory on this rank (f32 on the CPU backend). Full and windowed layers share the pool. too_large with both numbers
-// when not even `context_tokens_min` tokens fit. The page count is the same on every rank because the largest shard decides.
-Result<KvLayout> kv_layout(const DecoderSpec& spec, std::span<const RankPlacement> placements, std::uint64_t bytes_per_rank,
+enum class Device : std::uint8_t { cpu, cuda };
+
+constexpr std::string_view name_of(Device device) { return device == Device::cuda ? "cuda" : "cpu"; }
+
+// How a backend stores keys and values.
+struct KvFormat {
+  std::uint32_t element_bytes = 4;
+  bool tokens_power_of_two = false;  // tokens a page, 16 or more: a power of two, else a multiple of 8
+};
+
+constexpr KvFormat kv_format(Device device) { return device == Device::cuda ? KvFormat{2, true} : KvFormat{4, false}; }
+
+// The layout for `bytes_per_rank` of KV memory. Full and windowed layers share the pool. too_large with both numbers when not even
+// `context_tokens_min` tokens fit. The page count is the same on every rank because the largest shard decides.
+Result<KvLayout> kv_layout(const DecoderSpec& spec, std::span<const RankPlacement> placements, const KvFormat& format, std::uint64_t bytes_per_rank,
                            std::uint32_t context_tokens_min);
+
+// How a GPU keeps the weights of attention and head: as in the checkpoint, or as E4M3 with power-of-two scales of 128 x 128 blocks.
+enum class DenseFormat : std::uint8_t { bf16, fp8 };
 
 struct ExecutorConfig {
   RankPlacement placement;
   KvLayout kv;
   Limits limits;
-  std::uint32_t threads = 1;
+  std::uint32_t threads = 1;  // CPU backend
+  Device device = Device::cpu;
+  DenseFormat dense = DenseFormat::bf16;  // CUDA backend
+  std::uint32_t gpu = 0;                  // CUDA backend: which one, as the runtime counts those that this process sees
 };
 
-// What tests and traces may watch; each is called by the running rank with the values of one step. Shapes in the comments.
+// What others may watch. `progress` is for liveness; the rest is for tests and traces, and a backend may leave it out where it says so.
 struct Observer {
+  // Something was computed: at least once a layer on CPU ranks, at least once a step on GPUs. Called by any thread of the executor; must be cheap.
+  std::function<void()> progress;
   // (tokens, hidden): the input of each layer, and after the last layer the output of the final norm (layer == layers.size()).
   std::function<void(std::uint32_t layer, std::span<const float>)> hidden;
   // (tokens, experts)
@@ -50,23 +72,41 @@ struct ExpertCounts {
 };
 
 struct ExecutorMemory {
-  std::uint64_t weight_bytes = 0;  // mapped, shared with the page cache
+  std::uint64_t weight_bytes = 0;  // CPU: mapped, shared with the page cache; GPU: on the device
   std::uint64_t kv_bytes = 0;
   std::uint64_t scratch_bytes = 0;
+  std::uint64_t device_bytes = 0;       // GPU only: installed …
+  std::uint64_t device_free_bytes = 0;  // … and free once everything above was taken
 };
 
 class Executor {
  public:
+  // How a step ended. Errors: unavailable (the communicator was aborted or timed out: the epoch is over), invalid_argument (a plan that does not
+  // fit: wrong base, epoch, row, page or count; nothing was computed). After these the executor stays usable: the next snapshot starts afresh.
+  // Any other code (internal, too_large) says that the device is lost to this process, which should end and be started again.
+  using Done = std::function<void(Result<StepResult>)>;
+
   // REQUIRES: config.placement comes from scheduler::place for this model.
+  // Errors: unsupported (config.device is not in this build or on this machine, or cannot run this model); too_large (memory).
   static Result<std::unique_ptr<Executor>> create(std::shared_ptr<const Model> model, const ExecutorConfig& config);
+  // Steps in flight end first: every `done` has been called when this returns. REQUIRES: not called from within a `done`.
   virtual ~Executor() = default;
 
-  // Computes one plan. Errors: unavailable (the communicator was aborted or timed out: the epoch is over), invalid_argument (a plan that does not
-  // fit: wrong base, epoch, row, page or count; nothing was computed). The executor stays usable: the next snapshot starts afresh.
-  virtual Result<StepResult> run(const StepPlan& plan, Communicator& communicator) = 0;
+  // Hands over one plan and returns once it is on its way; the CPU backend computes it before it returns. `done` is called exactly once, in the
+  // order of submission, before or after this returns, maybe by a thread of the executor: it must be short and must not throw, wait or submit.
+  // The communicator is not used after `done` has begun. A plan may take its tokens from draws of a step that is not done yet. A refused plan leaves
+  // no trace, so plans on top of it are refused too; after a step that ended as unavailable everything is refused until a snapshot.
+  // REQUIRES: one thread submits; of an epoch, at most Limits::steps_in_flight_max steps are not done. When an older epoch's still are (their
+  // communicator is aborted, so they end soon), submit may wait for them.
+  virtual void submit(const StepPlan& plan, std::shared_ptr<Communicator> communicator, Done done) = 0;
 
+  // Submits and waits. REQUIRES: no step is in flight.
+  Result<StepResult> run(const StepPlan& plan, Communicator& communicator);
+
+  // REQUIRES: no step is in flight.
   virtual void observe(Observer observer) = 0;
-  virtual const ExpertCounts& expert_counts() const = 0;
+  // Any thread, at any time; a step in flight may be in it in part.
+  virtual ExpertCounts expert_counts() const = 0;
   virtual ExecutorMemory memory() const = 0;
 };
 

@@ -1,7 +1,8 @@
 // The one place that decides how KV memory is cut into pages: layers with the same window form a group, and all groups draw from one pool of pages of
-// equal size in bytes. The group with most layers gets 16 tokens a page, the others as many as fit. Tokens a page are a multiple
-// of 8, so that eight neighbouring positions never straddle two pages.
+// equal size in bytes. The group with most layers gets 16 tokens a page, the others as many as fit and as the backend's format allows: a multiple of
+// 8, so that eight neighbouring positions never straddle two pages, or a power of two.
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <string>
 
@@ -42,13 +43,13 @@ std::uint64_t pages_of(const KvLayout& layout, std::uint64_t tokens) {
 
 }  // namespace
 
-Result<KvLayout> kv_layout(const DecoderSpec& spec, std::span<const RankPlacement> placements, std::uint64_t bytes_per_rank,
+Result<KvLayout> kv_layout(const DecoderSpec& spec, std::span<const RankPlacement> placements, const KvFormat& format, std::uint64_t bytes_per_rank,
                            std::uint32_t context_tokens_min) {
   std::uint64_t kv_heads = 0;
   for (const RankPlacement& p : placements) kv_heads = std::max<std::uint64_t>(kv_heads, p.kv_heads.size());
   if (kv_heads == 0 || spec.layers.empty() || spec.head_dim == 0)
     return Error{ErrorCode::invalid_argument, "a KV layout needs at least one rank with KV heads and one layer", "placements"};
-  const std::uint64_t layer_bytes = kv_heads * spec.head_dim * 2 * sizeof(float);  // keys and values of one token
+  const std::uint64_t layer_bytes = kv_heads * spec.head_dim * 2 * format.element_bytes;  // keys and values of one token
 
   KvLayout layout;
   layout.groups = groups_of(spec);
@@ -57,7 +58,7 @@ Result<KvLayout> kv_layout(const DecoderSpec& spec, std::span<const RankPlacemen
   layout.page_bytes = layers_most * layer_bytes * tokens_per_page_least;
   for (KvGroup& g : layout.groups) {
     const std::uint64_t fit = layout.page_bytes / (g.layers.size() * layer_bytes);
-    g.tokens_per_page = static_cast<std::uint32_t>(fit / tokens_multiple * tokens_multiple);
+    g.tokens_per_page = static_cast<std::uint32_t>(format.tokens_power_of_two ? std::bit_floor(fit) : fit / tokens_multiple * tokens_multiple);
   }
 
   const std::uint64_t count = bytes_per_rank / layout.page_bytes;

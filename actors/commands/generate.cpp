@@ -65,7 +65,7 @@ int run_generate(const GenerateSettings& settings) {
   if (!colour) return complain(colour.error());
   auto setup = set_up_engine(settings.engine);
   if (!setup) return complain(setup.error());
-  auto format = chat_format(settings.engine.model);
+  auto format = chat_format(settings.engine);
   if (!format) return complain(format.error());
   auto submit = request_of(settings, *format);
   if (!submit) return complain(submit.error());
@@ -74,8 +74,8 @@ int run_generate(const GenerateSettings& settings) {
   caf::actor_system system{config};
   caf::scoped_actor self{system};
   const gpu::DecoderSpec& spec = setup->model->spec;
-  auto metrics = std::make_shared<monitoring::Metrics>(monitoring::MetricsConfig{
-      ALTHING_VERSION, model_name(settings.engine.model), settings.engine.ranks, static_cast<std::uint32_t>(spec.layers.size()), spec.experts});
+  auto metrics = std::make_shared<monitoring::Metrics>(monitoring::MetricsConfig{ALTHING_VERSION, model_name(settings.engine), settings.engine.ranks,
+                                                                                 static_cast<std::uint32_t>(spec.layers.size()), spec.experts});
   SchedulerOptions options;
   options.core = setup->core_config();
   options.ranks = settings.engine.ranks;

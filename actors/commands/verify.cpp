@@ -33,7 +33,9 @@ int run_verify(const std::string& directory, bool json) {
     if (show_progress && total > 0) std::fprintf(stderr, "\r%3llu %% read", static_cast<unsigned long long>(done * 100 / total));
   });
   if (show_progress) std::fprintf(stderr, "\r            \r");
-  if (auto format = chat_format(directory); !format) report.problems.push_back(format.error().message);
+  ServeSettings settings;
+  settings.model = directory;
+  if (auto format = chat_format(settings); !format) report.problems.push_back(format.error().message);
   if (json) {
     print_json(report);
   } else {

@@ -1,5 +1,6 @@
-// From plan to result: check the plan against the rows, commit it, lay the tokens out as one batch, run the ops, draw. Everything that can be
-// wrong with a plan is found before the first value is computed; a step that peers broke off leaves the rows void until a snapshot.
+// From plan to result, all inside submit(): check the plan against the rows, commit it, lay the tokens out as one batch, run the ops, draw.
+// Everything that can be wrong with a plan is found before the first value is computed; a step that peers broke off leaves the rows void until a
+// snapshot.
 #include "gpu/cpu/cpu_executor.hpp"
 
 #include <algorithm>
@@ -33,10 +34,16 @@ class CpuExecutor final : public Executor {
                std::min(config.limits.context_tokens_max, program_.context_tokens_max), program_.vocabulary}),
         buffers_(program_, config.limits.step_tokens_max, config.threads),
         pool_(config.threads),
-        counts_{program_.layers, program_.experts, std::vector<std::uint64_t>(std::size_t{program_.layers} * program_.experts)},
+        counts_(program_.layers, program_.experts),
         runner_(program_, cache_, buffers_, pool_, observer_, counts_) {}
 
-  Result<StepResult> run(const StepPlan& plan, Communicator& communicator) override {
+  void submit(const StepPlan& plan, std::shared_ptr<Communicator> communicator, Done done) override { done(compute(plan, *communicator)); }
+  void observe(Observer observer) override { observer_ = std::move(observer); }
+  ExpertCounts expert_counts() const override { return counts_.copy(); }
+  ExecutorMemory memory() const override { return {program_.weight_bytes, cache_.bytes(), buffers_.bytes(), 0, 0}; }
+
+ private:
+  Result<StepResult> compute(const StepPlan& plan, Communicator& communicator) {
     if (auto status = check_communicator(plan, communicator); !status) return status.error();
     auto staged = rows_.check(plan);
     if (!staged) return staged.error();
@@ -52,11 +59,6 @@ class CpuExecutor final : public Executor {
     return finish(plan, batch);
   }
 
-  void observe(Observer observer) override { observer_ = std::move(observer); }
-  const ExpertCounts& expert_counts() const override { return counts_; }
-  ExecutorMemory memory() const override { return {program_.weight_bytes, cache_.bytes(), buffers_.bytes()}; }
-
- private:
   Status check_communicator(const StepPlan& plan, const Communicator& c) const {
     if (c.world() != config_.placement.world || c.rank() != config_.placement.rank)
       return invalid("this executor is rank " + std::to_string(config_.placement.rank.value) + " of " + std::to_string(config_.placement.world) +
@@ -141,7 +143,7 @@ class CpuExecutor final : public Executor {
   Buffers buffers_;
   ThreadPool pool_;
   Observer observer_;
-  ExpertCounts counts_;
+  ExpertCounter counts_;
   OpRunner runner_;
   EpochId met_epoch_;
   std::vector<std::uint32_t> vocabulary_parts_;  // by rank, known since met_epoch_

@@ -1,4 +1,5 @@
-// The CPU backend's executor: rows and KV shard of one rank, one step at a time. gpu/executor.hpp states the contract.
+// The CPU backend's executor: rows and KV shard of one rank, one step at a time, computed by whoever submits it. gpu/executor.hpp states the
+// contract.
 #pragma once
 
 #include "gpu/executor.hpp"

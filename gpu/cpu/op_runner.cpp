@@ -20,7 +20,7 @@ void expand(const Vector& vector, std::vector<float>& out) {
 
 }  // namespace
 
-OpRunner::OpRunner(const Program& program, const KvCache& cache, Buffers& buffers, ThreadPool& pool, const Observer& observer, ExpertCounts& counts)
+OpRunner::OpRunner(const Program& program, const KvCache& cache, Buffers& buffers, ThreadPool& pool, const Observer& observer, ExpertCounter& counts)
     : program_(program), cache_(cache), b_(buffers), pool_(pool), observer_(observer), counts_(counts) {}
 
 bool OpRunner::run(StepBatch& batch, Communicator& communicator, std::span<const std::uint32_t> vocabulary_parts) {
@@ -62,6 +62,7 @@ bool OpRunner::run(const EmbedOp& op, Step& step) {
     expand_rows(op.table, step.batch.tokens[t].id, 1, expanded);
     std::copy_n(expanded, program_.hidden, b_.residual[t]);
   });
+  note_progress();
   show(observer_.hidden, 0, b_.residual, step.tokens());
   return true;
 }
@@ -134,6 +135,7 @@ bool OpRunner::run(const ReduceAddNormOp& op, Step& step) {
     for (std::size_t i = 0; i < program_.hidden; ++i) residual[i] += b_.partial[t][i] + b_.vector_b[i];
     rms_norm(residual, b_.vector_a.data(), op.norm.epsilon, program_.hidden, b_.normed[t]);
   });
+  note_progress();
   if (exact) show(observer_.hidden, op.layer + 1, op.layer + 1 == program_.layers ? b_.normed : b_.residual, tokens);
   return true;
 }
@@ -167,7 +169,7 @@ bool OpRunner::run(const GatherOp& op, Step& step) {
   for (std::uint32_t slot = 0; slot < op.held.size(); ++slot) {
     if (b_.pairs[slot].empty()) continue;
     active_.push_back(slot);
-    counts_.tokens[std::size_t{op.layer} * op.experts + op.held[slot].value] += b_.pairs[slot].size();
+    counts_.add(op.layer, op.held[slot], b_.pairs[slot].size());
   }
   return true;
 }

@@ -8,6 +8,7 @@
 
 #include "gpu/comm/communicator.hpp"
 #include "gpu/cpu/buffers.hpp"
+#include "gpu/cpu/expert_counter.hpp"
 #include "gpu/cpu/kv_cache.hpp"
 #include "gpu/cpu/thread_pool.hpp"
 #include "gpu/executor.hpp"
@@ -32,7 +33,7 @@ struct StepBatch {
 class OpRunner {
  public:
   // All references outlive the runner.
-  OpRunner(const Program& program, const KvCache& cache, Buffers& buffers, ThreadPool& pool, const Observer& observer, ExpertCounts& counts);
+  OpRunner(const Program& program, const KvCache& cache, Buffers& buffers, ThreadPool& pool, const Observer& observer, ExpertCounter& counts);
 
   // False when the communicator was aborted or timed out. vocabulary_parts: rows of the head by rank.
   bool run(StepBatch& batch, Communicator& communicator, std::span<const std::uint32_t> vocabulary_parts);
@@ -65,6 +66,9 @@ class OpRunner {
   void down_block(const ExpertsOp& op, std::uint32_t slot, std::uint32_t block, std::uint32_t thread);
   void combine_token(std::uint32_t token, std::uint32_t tokens);
   void add_combined(std::uint32_t token, std::uint32_t tokens);
+  void note_progress() const {
+    if (observer_.progress) observer_.progress();
+  }
   void show(const std::function<void(std::uint32_t, std::span<const float>)>& watcher, std::uint32_t layer, Rows& rows, std::uint32_t tokens);
   float* scratch(std::uint32_t thread) { return b_.scratch[thread].data(); }
 
@@ -73,7 +77,7 @@ class OpRunner {
   Buffers& b_;
   ThreadPool& pool_;
   const Observer& observer_;
-  ExpertCounts& counts_;
+  ExpertCounter& counts_;
   std::vector<std::uint32_t> slot_of_;  // by expert, of the layer at hand
   std::vector<std::uint32_t> active_;   // slots with tokens
 };

@@ -17,7 +17,7 @@
 namespace althing::gpu::cuda {
 
 inline constexpr std::uint32_t attention_head_dim = 64;
-inline constexpr std::uint32_t attention_tile_rows = 128;     // (token, head) pairs of one prefill tile and KV head
+inline constexpr std::uint32_t attention_tile_rows = 192;     // (token, head) pairs of one prefill tile and KV head
 inline constexpr std::uint32_t attention_tickets_max = 1024;  // pairs (list entry, KV head) of a launch with splits
 inline constexpr std::uint32_t attention_page_tokens_min = 16;
 

@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include "gpu/cuda/attention_segment.cuh"
+#include "gpu/cuda/attention_wgmma.cuh"
 #include "gpu/cuda/launch.cuh"
 
 namespace althing::gpu::cuda {
@@ -72,12 +73,12 @@ __global__ void __launch_bounds__(prefill_threads, 1) attention_prefill_kernel(c
   const std::uint32_t last_position = work.position + work.count - 1;
   const Visible visible = {visible_from(work.position, a.window).first, last_position + 1};
   const std::uint32_t first = visible.first / kv_segment, segments = last_position / kv_segment - first + 1;
-  const std::uint32_t lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16, own_row = warp_row + lane / 4;
-  const auto position_of = [&](std::uint32_t r) { return work.position + min(r / G, work.count - 1); };
-  const Visible sees[2] = {visible_from(position_of(own_row), a.window), visible_from(position_of(own_row + 8), a.window)};
-  // What some row of the warp sees, and what all do.
-  const Visible low = visible_from(position_of(warp_row), a.window), high = visible_from(position_of(warp_row + 15), a.window);
-  const Visible some = {low.first, high.end}, all = {high.first, low.end};
+  const std::uint32_t warp_row = threadIdx.x / 32 * 16, own_row = warp_row + threadIdx.x % 32 / 4, group_row = threadIdx.x / 128 * 64;
+  const auto sees = [&](std::uint32_t r) { return visible_from(work.position + min(r / G, work.count - 1), a.window); };
+  // Segments, counted from the first, of which some row of the warpgroup sees anything; and those that all rows of the warp see whole.
+  const std::uint32_t from = sees(group_row).first / kv_segment - first, to = (sees(group_row + 63).end - 1) / kv_segment - first + 1;
+  const std::uint32_t whole_from = (sees(warp_row + 15).first + kv_segment - 1) / kv_segment - first,
+                      whole_to = sees(warp_row).end / kv_segment - first;
 
   const HeadPages head = head_pages(a.kv, work.kv_head);
   SegmentPages pages(a.kv, row, visible, first, 1);
@@ -91,45 +92,60 @@ __global__ void __launch_bounds__(prefill_threads, 1) attention_prefill_kernel(c
 
   RowState total[2];
   float gathered[8][4] = {};
-  std::uint32_t queries[4][4];
+  const std::uint64_t queries = swizzled_operand(shared_address(shared) + group_row * kv_row_bytes);
   std::uint32_t stage = 0;
   for (std::uint32_t i = 0; i < segments; ++i) {
     // Segment i has arrived; everybody is done with segment i - 1, so its place is free for i + 2.
     copy_async_wait<1>();
+    publish_to_wgmma();
     __syncthreads();
     if (i + 2 < segments) stage_segment<prefill_threads>(staged + (stage == 0 ? 2 : stage - 1) * staged_bytes, head, pages, i + 2);
     copy_async_commit();
-    if (i == 0) {
-#pragma unroll
-      for (int step = 0; step < 4; ++step)
-        load_matrix_x4(queries[step], shared_address(shared) + chunk_offset(warp_row + lane % 16, 2 * step + lane / 16));
-    }
-    const std::uint32_t keys = shared_address(staged + stage * staged_bytes), base = pages.base(i);
+    const std::uint32_t keys = shared_address(staged + stage * staged_bytes);
     stage = stage == 2 ? 0 : stage + 1;
-    if (base >= some.end || base + kv_segment <= some.first) continue;
+    if (i < from || i >= to) continue;
 
     float s[16][4];
-    score(s, queries, keys);
-    if (base < all.first || base + kv_segment > all.end) {
-      mask_scores(s, 0, base, sees[0]);
-      mask_scores(s, 1, base, sees[1]);
+    const std::uint64_t key = swizzled_operand(keys), value = swizzled_transposed_operand(keys + staged_values);
+    wgmma_fence();
+    wgmma_scores<false>(s, queries, key);
+#pragma unroll
+    for (int step = 1; step < 4; ++step) wgmma_scores<true>(s, queries + 2 * step, key + 2 * step);
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold(s);
+    if (i < whole_from || i >= whole_to) {
+      mask_scores(s, 0, pages.base(i), sees(own_row));
+      mask_scores(s, 1, pages.base(i), sees(own_row + 8));
     }
+    RowState segment[2];
+    std::uint32_t p[8][4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      segment[half].m = scaled_maximum(quad_maximum(lane_maximum(s, half)));
+      segment[half].d = weigh(s, half, segment[half].m);
+    }
+#pragma unroll
+    for (int step = 0; step < 8; ++step)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        p[step][r] = pack_bf16(s[2 * step + r / 2][r % 2 * 2], s[2 * step + r / 2][r % 2 * 2 + 1]);
+        hold(p[step][r]);
+      }
+    float o[8][4];
+    wgmma_fence();
+    wgmma_values<false>(o, p[0], value);
+#pragma unroll
+    for (int step = 1; step < 8; ++step) wgmma_values<true>(o, p[step], value + step * (16 * kv_row_bytes / 16));
+    wgmma_commit();
     MergeFactors factors[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      RowState segment;
-      segment.m = scaled_maximum(quad_maximum(lane_maximum(s, half)));
-      segment.d = quad_sum(weigh(s, half, segment.m));
-      factors[half] = merge_state(total[half], segment);
+      segment[half].d = quad_sum(segment[half].d);
+      factors[half] = merge_state(total[half], segment[half]);
     }
-    float o[8][4] = {};
-#pragma unroll
-    for (int step = 0; step < 8; ++step) {
-      const std::uint32_t p[4] = {pack_bf16(s[2 * step][0], s[2 * step][1]), pack_bf16(s[2 * step][2], s[2 * step][3]),
-                                  pack_bf16(s[2 * step + 1][0], s[2 * step + 1][1]), pack_bf16(s[2 * step + 1][2], s[2 * step + 1][3])};
-#pragma unroll
-      for (int t = 0; t < 8; t += 2) add_values(o[t], o[t + 1], p, keys + staged_values, 16 * step, t);
-    }
+    wgmma_wait<0>();
+    hold(o);
 #pragma unroll
     for (int t = 0; t < 8; ++t)
 #pragma unroll

@@ -192,6 +192,7 @@ __device__ __forceinline__ void stage_segment(std::byte* staged, const HeadPages
   const std::byte* const from = head.keys + chunk * 16;
 #pragma unroll
   for (std::uint32_t r = 0; r < kv_segment; r += Threads / 8) {
+    if (kv_segment % (Threads / 8) != 0 && row + r >= kv_segment) break;
     const std::uint32_t page = pages.page(i, (row + r) / 16);  // one for the whole warp: its four rows are neighbours
     const std::uint32_t position = base + row + r;
     std::byte* const key = to + r * kv_row_bytes;

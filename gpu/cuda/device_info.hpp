@@ -23,6 +23,9 @@ struct CudaReport {
   std::string reason;       // why there are no devices, and what to do
 };
 
+// The kernels are built for sm_90a, which runs on compute capability 9.0 and nothing else.
+inline bool is_supported(const CudaDevice& device) { return device.compute_major == 9 && device.compute_minor == 0; }
+
 // Never fails: what cannot be found out is in `reason`.
 CudaReport cuda_devices();
 

@@ -53,7 +53,7 @@ Result<DeviceBuffer<T>> allocate_device(std::size_t size, const char* what) {
     return cuda_error(error, std::string("allocating ") + std::to_string(size * sizeof(T)) + " bytes on the device for " + what);
   DeviceBuffer<T> buffer(memory, size);
   if (auto status = check(cudaMemset(memory, 0, size * sizeof(T) + 256), what); !status) return status.error();
-  return buffer;
+  return Result<DeviceBuffer<T>>(std::move(buffer));
 }
 template <class T>
 Result<PinnedBuffer<T>> allocate_pinned(std::size_t size, const char* what) {

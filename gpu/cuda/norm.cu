@@ -274,7 +274,17 @@ __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__
   for (std::uint32_t c = warp; c < count; c += warps) choose_experts(a, logits[c], first + c, a.tokens.rows[first + c] >= 0);
 }
 
+__global__ void __launch_bounds__(256) gather_kernel(const __grid_constant__ GatherArgs a) {
+  trigger_next_kernel();
+  wait_for_previous_kernel();
+  const uint4* from = reinterpret_cast<const uint4*>(a.input + std::uint64_t(a.list[blockIdx.x]) * a.stride);
+  uint4* to = reinterpret_cast<uint4*>(a.output + std::uint64_t(blockIdx.x) * a.stride);
+  for (std::uint32_t i = threadIdx.x; i < a.stride / 8; i += blockDim.x) to[i] = from[i];
+}
+
 }  // namespace
+
+cudaError_t gather_rows(const GatherArgs& args, cudaStream_t stream) { return launch(gather_kernel, {dim3(args.count), dim3(256)}, stream, args); }
 
 cudaError_t begin_step(const BeginArgs& args, cudaStream_t stream) {
   return launch(begin_kernel, {dim3(args.tokens.count), dim3(norm_threads)}, stream, args);

@@ -78,6 +78,16 @@ struct NormRouteArgs {
 };
 cudaError_t norm_route(const NormRouteArgs& args, cudaStream_t stream);
 
+// output[i] = input[list[i]]; rows of `stride` elements, a multiple of 8.
+struct GatherArgs {
+  const std::int32_t* list = nullptr;  // (count)
+  std::uint32_t count = 0;
+  const __nv_bfloat16* input = nullptr;
+  __nv_bfloat16* output = nullptr;
+  std::uint32_t stride = 0;
+};
+cudaError_t gather_rows(const GatherArgs& args, cudaStream_t stream);
+
 // Whether norm_route takes a model: hidden a multiple of 4 up to 4096 with at most 16 K segments, experts at most 128, experts_per_token at most 16.
 constexpr bool supports_router(std::uint32_t hidden, std::uint32_t experts, std::uint32_t experts_per_token) {
   return hidden % 4 == 0 && hidden <= 4096 && k_segments(hidden) <= 16 && experts <= 128 && experts_per_token <= 16 && experts_per_token <= experts;

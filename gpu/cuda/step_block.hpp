@@ -16,9 +16,11 @@ struct StepShape {
   std::uint32_t tokens = 0;
   std::uint32_t decodes = 0;  // tokens whose attention is computed one by one
   std::uint32_t tiles = 0;    // of prefill attention
-  std::uint32_t sampled = 0;
-  bool all_logits = false;  // of every token, for observers; then nothing is captured
+  std::uint32_t sampled = 0;  // when as many as tokens and decodes: the same ones in the same order
+  bool filters = false;  // a sampled row has top-k, top-p or min-p
 
+  // Places of tokens and of sampled rows are the same: a step of decodes alone.
+  constexpr bool all_sampled() const { return tokens == decodes && tokens == sampled; }
   friend bool operator==(const StepShape&, const StepShape&) = default;
 };
 

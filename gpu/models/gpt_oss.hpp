@@ -2,7 +2,9 @@
 // layout. Every tensor in the checkpoint must be used and every tensor of the model present with its shape, or the error names it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,10 @@ struct Model {
   std::shared_ptr<const Checkpoint> checkpoint;  // owns what `spec` points into
   DecoderSpec spec;
   std::vector<TokenId> stop_tokens;  // eos ids of generation_config.json, else of config.json
+  // A dummy model (gpt_oss_dummy.hpp) has no checkpoint: its tensors lie in reserved memory that reads as zeros, and a backend makes their values,
+  // each a function of this seed and the tensor's name.
+  std::optional<std::uint64_t> dummy_seed;
+  std::shared_ptr<const void> reserved;
 };
 
 // Errors: those of Checkpoint::open; unsupported (another architecture, an option this build cannot do); corrupt (missing, unused or

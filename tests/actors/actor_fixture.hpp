@@ -56,6 +56,7 @@ constexpr TokenId token_at(std::uint32_t position) { return 10 + position % 50; 
 struct PretendRank {
   bool answering = true;
   int plans = 0;
+  std::vector<StepPlan> seen;
   std::map<RowIndex, RequestId> rows;
 };
 
@@ -63,6 +64,7 @@ inline caf::behavior pretend_rank(caf::event_based_actor* self, std::shared_ptr<
   return {
       [=](const StepPlan& plan) {
         ++state->plans;
+        state->seen.push_back(plan);
         if (plan.snapshot) state->rows.clear();
         for (const RowIndex row : plan.cleared) state->rows.erase(row);
         for (const RowSetup& setup : plan.set) state->rows[setup.row] = setup.request;

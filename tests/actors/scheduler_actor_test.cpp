@@ -94,6 +94,22 @@ TEST_F(SchedulerActorTest, a_request_is_accepted_streamed_and_finished_once) {
   EXPECT_TRUE(failures_.empty());
 }
 
+TEST_F(SchedulerActorTest, the_next_plan_is_on_its_way_before_the_first_is_done) {
+  start();
+  auto rank = std::make_shared<PretendRank>();
+  rank->answering = false;
+  join(1, rank);
+  submit(1, 20, 12);
+  ASSERT_EQ(rank->seen.size(), 2U);
+  EXPECT_EQ(rank->seen[0].work.at(0).tokens.size(), 20U);
+  EXPECT_EQ(rank->seen[1].base, rank->seen[0].step);
+  EXPECT_TRUE(rank->seen[1].work.at(0).tokens.empty()) << "the token of a draw that nobody has seen yet";
+  EXPECT_EQ(rank->seen[1].work.at(0).start, 20U);
+  caf::anon_send(scheduler_, StepResult{rank->seen[0].step, rank->seen[0].epoch, {{RowIndex{0}, RequestId{1}, token_at(20), false}}});
+  settle();
+  EXPECT_EQ(rank->seen.size(), 3U) << "two in flight again";
+}
+
 TEST_F(SchedulerActorTest, requests_wait_while_there_is_no_membership) {
   start();
   const auto heard = submit(1, 20, 4);

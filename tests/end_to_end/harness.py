@@ -25,6 +25,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = ROOT / 'examples/models/tiny'
 BINARY = pathlib.Path(os.environ.get('ALTHING_BINARY', ROOT / 'build/release/althing'))
 
+# The default suite is about CPU ranks; whoever sets this wants the same of GPUs. Servers and commands inherit it.
+os.environ.setdefault('ALTHING_DEVICE', 'cpu')
+
 # How much slower than a release build the program under test may be: sanitizer builds get more.
 PATIENCE = float(os.environ.get('ALTHING_PATIENCE', '1'))
 
@@ -172,7 +175,7 @@ class Client:
         self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
         self.socket.connect(endpoint)
         self.client_id = secrets.token_hex(16)
-        self.instance, self.streams, self.heard = None, {}, time.monotonic()
+        self.instance, self.model, self.streams, self.heard = None, None, {}, time.monotonic()
         if hello:
             self.hello()
 
@@ -198,7 +201,7 @@ class Client:
         self.send('hello', version_min=1, version_max=1, client_id=self.client_id, client_name='test')
         answer = self.receive()
         assert answer and answer['type'] == 'welcome', answer
-        self.instance = answer['server_instance']
+        self.instance, self.model = answer['server_instance'], answer['model']
 
     def hello_again(self):
         """As hello(), past whatever its streams still bring."""

@@ -1,6 +1,6 @@
-// conversations [--first N] MODEL_DIR FILE…: every line of FILE holds prompt_ids and completion_ids; the model must complete the prompt greedily,
-// token for token, in at least 99 % of them, alone and with all prompts in flight at once, and both runs must give the same tokens. Each (line,
-// regime) is a case; a line's wrong completion fails the run only when the share of wrong ones is over 1 %.
+// conversations [--first N] [--device cuda] MODEL_DIR FILE…: every line of FILE holds prompt_ids and completion_ids; the model must complete the
+// prompt greedily, token for token, in at least 99 % of them, alone and with all prompts in flight at once, and both runs must give the same tokens.
+// Each (line, regime) is a case; a line's wrong completion fails the run only when the share of wrong ones is over 1 %.
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -96,8 +96,9 @@ void judge(const std::vector<Case>& cases, const std::vector<LocalEngine::Comple
   }
 }
 
-void run_all(const std::shared_ptr<const gpu::Model>& model, const std::vector<Case>& cases, Verdict& verdict) {
+void run_all(const std::shared_ptr<const gpu::Model>& model, const std::vector<Case>& cases, gpu::Device device, Verdict& verdict) {
   LocalEngine::Options options;
+  options.device = device;
   options.limits.sequences_max = static_cast<std::uint32_t>(cases.size()) + options.limits.rows_max;
   std::vector<LocalEngine::Completion> alone;
   for (const std::uint32_t ranks : {1U, 2U}) {
@@ -123,10 +124,10 @@ int main(int argc, char** argv) {
   using namespace althing;
   tests::Verdict verdict;
   std::size_t first = SIZE_MAX;
-  if (argc > 2 && std::string_view(argv[1]) == "--first") {
-    first = std::strtoul(argv[2], nullptr, 10);
-    argc -= 2;
-    argv += 2;
+  gpu::Device device = gpu::Device::cpu;
+  for (; argc > 2 && std::string_view(argv[1]).starts_with("--"); argc -= 2, argv += 2) {
+    if (std::string_view(argv[1]) == "--first") first = std::strtoul(argv[2], nullptr, 10);
+    if (std::string_view(argv[1]) == "--device" && std::string_view(argv[2]) == "cuda") device = gpu::Device::cuda;
   }
   const std::string directory = argc > 1 ? argv[1] : ALTHING_SOURCE_DIR "/examples/models/tiny";
   std::vector<std::string> files(argv + (argc > 2 ? 2 : argc), argv + argc);
@@ -141,6 +142,6 @@ int main(int argc, char** argv) {
   for (const std::string& file : files)
     for (tests::Case& item : tests::read_cases(file, (*model)->stop_tokens, next_request, verdict)) cases.push_back(std::move(item));
   if (cases.size() > first) cases.erase(cases.begin() + static_cast<std::ptrdiff_t>(first), cases.end());
-  if (!cases.empty()) tests::run_all(*model, cases, verdict);
+  if (!cases.empty()) tests::run_all(*model, cases, device, verdict);
   return verdict.close();
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 #include <span>
@@ -27,6 +28,7 @@ struct EngineOptions {
   std::uint32_t rows_max = 8;
   std::uint32_t step_tokens_max = 512;
   std::uint32_t context_tokens_max = 512;
+  gpu::Device device = gpu::Device::cpu;
   std::uint32_t page_seed = 1;  // order in which free pages are handed out
 };
 
@@ -38,7 +40,7 @@ class Engine {
     if (!placements) return placements.error();
     const std::uint32_t context = std::min(options.context_tokens_max, model->spec.context_tokens_max);
     // Grow the pool until every row can have all its pages in every group at once: window pages are not given back here.
-    auto layout = gpu::kv_layout(model->spec, *placements, std::uint64_t{1} << 30, context);
+    auto layout = gpu::kv_layout(model->spec, *placements, gpu::kv_format(options.device), std::uint64_t{1} << 30, context);
     if (!layout) return layout.error();
     std::uint32_t pages = 0;
     for (const KvGroup& group : layout->groups) pages += (context + group.tokens_per_page - 1) / group.tokens_per_page;
@@ -48,11 +50,13 @@ class Engine {
     gpu::ExecutorConfig config;
     config.kv = *layout;
     config.threads = options.threads;
+    config.device = options.device;
     config.limits.rows_max = options.rows_max;
     config.limits.step_tokens_max = options.step_tokens_max;
     config.limits.context_tokens_max = context;
     for (const RankPlacement& placement : *placements) {
       config.placement = placement;
+      config.gpu = placement.rank.value;
       auto executor = gpu::Executor::create(model, config);
       if (!executor) return executor.error();
       engine->executors_.push_back(std::move(*executor));
@@ -63,8 +67,10 @@ class Engine {
     return engine;
   }
 
+  // The first plan that follows is a snapshot: rows and pages are free again.
   Status enter_epoch(std::uint64_t epoch) {
     communicators_.clear();
+    while (!held_pages_.empty()) give_back(held_pages_.begin()->first);
     epoch_ = EpochId{epoch};
     step_ = 0;
     snapshot_ = true;
@@ -104,8 +110,16 @@ class Engine {
         grant.pages.push_back(free_pages_.back());
         free_pages_.pop_back();
       }
+      auto& held = held_pages_[row];
+      held.insert(held.end(), grant.pages.begin(), grant.pages.end());
       plan.pages.push_back(std::move(grant));
     }
+  }
+
+  // Frees `row` in `plan`. Its pages are the last to be handed out again, so a row that comes back gets others.
+  void clear(StepPlan& plan, std::uint32_t row) {
+    plan.cleared.push_back(RowIndex{row});
+    give_back(row);
   }
 
   // Runs the plan on all ranks. The first rank's answer, or an error when ranks disagree.
@@ -130,11 +144,19 @@ class Engine {
  private:
   Engine() = default;
 
+  void give_back(std::uint32_t row) {
+    const auto held = held_pages_.find(row);
+    if (held == held_pages_.end()) return;
+    free_pages_.insert(free_pages_.begin(), held->second.begin(), held->second.end());
+    held_pages_.erase(held);
+  }
+
   KvLayout layout_;
   std::uint32_t context_ = 0;
   std::vector<std::unique_ptr<gpu::Executor>> executors_;
   std::vector<std::unique_ptr<gpu::Communicator>> communicators_;
-  std::vector<PageId> free_pages_;
+  std::vector<PageId> free_pages_;                            // the last is handed out first
+  std::map<std::uint32_t, std::vector<PageId>> held_pages_;  // by row
   EpochId epoch_;
   std::uint64_t step_ = 0;
   bool snapshot_ = true;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <random>
 
@@ -224,7 +225,7 @@ TEST(Executor, where_experts_live_does_not_change_a_bit) {
       threads.emplace_back([&, r] {
         ExecutorConfig config;
         config.placement = placements[r];
-        config.kv = kv_layout(model->spec, placements, 1 << 22, 64).value();
+        config.kv = kv_layout(model->spec, placements, kv_format(Device::cpu), 1 << 22, 64).value();
         auto executor = Executor::create(model, config).value();
         Observer observer;
         observer.logits = [&, r](std::span<const float> values) {
@@ -358,6 +359,30 @@ TEST(Executor, a_refused_plan_changes_nothing) {
   }
 }
 
+TEST(Executor, a_step_is_done_once_and_in_order_also_when_it_is_refused) {
+  auto engine = engine_of(SmallModel::make());
+  StepPlan first = engine->next_plan();
+  engine->admit(first, 0, 1, {}, 20);
+  first.work = {prompt_work(0, 0, prompt(5, 12), true)};
+  StepPlan second;  // on the first one's draw, which nobody has seen yet
+  second.step = StepId{2}, second.base = StepId{1}, second.epoch = engine->epoch();
+  second.work = {decode_work(0, 12)};
+  StepPlan third = second;  // a base that is over
+  third.step = StepId{3};
+  std::atomic<int> progress = 0;
+  Observer observer;
+  observer.progress = [&] { ++progress; };
+  engine->executor(0).observe(observer);
+  std::shared_ptr<Communicator> communicator = solo_communicator(engine->epoch());
+  std::vector<std::pair<int, bool>> done;
+  int number = 0;
+  for (const StepPlan* plan : {&first, &second, &third})
+    engine->executor(0).submit(*plan, communicator, [&done, n = ++number](const Result<StepResult>& result) { done.emplace_back(n, result.ok()); });
+  EXPECT_EQ(done, (std::vector<std::pair<int, bool>>{{1, true}, {2, true}, {3, false}}));
+  EXPECT_GE(progress, 2 * 3) << "at least once a layer and step";
+  EXPECT_EQ(communicator.use_count(), 1) << "not kept";
+}
+
 TEST(Executor, refuses_a_communicator_of_another_world_rank_or_epoch) {
   auto engine = engine_of(SmallModel::make());
   StepPlan plan = engine->next_plan();
@@ -435,7 +460,7 @@ TEST(Executor, create_refuses_what_it_cannot_run) {
   const auto model = SmallModel::make();
   ExecutorConfig config;
   config.placement = scheduler::place(1, tests::shape_of(model->spec)).value()[0];
-  config.kv = kv_layout(model->spec, std::vector{config.placement}, 1 << 20, 64).value();
+  config.kv = kv_layout(model->spec, std::vector{config.placement}, kv_format(Device::cpu), 1 << 20, 64).value();
   EXPECT_TRUE(Executor::create(model, config).ok());
   EXPECT_EQ(Executor::create(nullptr, config).error().code, ErrorCode::invalid_argument);
   ExecutorConfig bad = config;
@@ -444,6 +469,13 @@ TEST(Executor, create_refuses_what_it_cannot_run) {
   bad = config;
   bad.kv.groups[0].window = 33;
   EXPECT_NE(Executor::create(model, bad).error().message.find("layer 1 has a window of 0"), std::string::npos);
+  bad = config;
+  bad.device = Device::cuda;
+  bad.gpu = 64;
+  const auto no_gpu = Executor::create(model, bad);
+  ASSERT_FALSE(no_gpu.ok());
+  EXPECT_EQ(no_gpu.error().code, ErrorCode::unsupported);
+  EXPECT_EQ(no_gpu.error().field, "device");
   auto odd = SmallModel::make();
   odd->spec.head_dim = 12;
   EXPECT_EQ(Executor::create(odd, config).error().code, ErrorCode::unsupported);

@@ -16,7 +16,7 @@ std::vector<RankPlacement> placements(const DecoderSpec& spec, std::uint32_t wor
 
 TEST(KvLayout, groups_share_pages_of_equal_bytes) {
   const auto model = SmallModel::make();  // windows 20, 0, 20
-  const auto layout = kv_layout(model->spec, placements(model->spec, 1), 10'000'000, 512);
+  const auto layout = kv_layout(model->spec, placements(model->spec, 1), kv_format(Device::cpu), 10'000'000, 512);
   ASSERT_TRUE(layout.ok());
   ASSERT_EQ(layout->groups.size(), 2u);
   EXPECT_EQ(layout->groups[0], (KvGroup{0, 32, {1}}));
@@ -25,23 +25,41 @@ TEST(KvLayout, groups_share_pages_of_equal_bytes) {
   EXPECT_EQ(layout->page_count, 10'000'000u / layout->page_bytes);
 }
 
+// GPUs keep bf16, and pages of a power of two of tokens.
+TEST(KvLayout, a_backend_s_format_decides_bytes_and_rounding) {
+  auto model = SmallModel::make();
+  for (int i = 0; i < 2; ++i) model->spec.layers.push_back(model->spec.layers[0]);  // windows 20, 0, 20, 20, 20: four to one
+  model->spec.layers[4].attention.window = 0;                                       // three to two
+  const auto floats = kv_layout(model->spec, placements(model->spec, 1), kv_format(Device::cpu), 10'000'000, 512);
+  const auto halves = kv_layout(model->spec, placements(model->spec, 1), kv_format(Device::cuda), 10'000'000, 512);
+  ASSERT_TRUE(floats.ok() && halves.ok());
+  EXPECT_EQ(floats->groups[0], (KvGroup{0, 24, {1, 4}}));
+  EXPECT_EQ(halves->groups[0], (KvGroup{0, 16, {1, 4}}));
+  EXPECT_EQ(halves->groups[1], (KvGroup{20, 16, {0, 2, 3}}));
+  EXPECT_EQ(halves->page_bytes, 16u * 3 * (2 * 16 * 2 * 2));
+  EXPECT_EQ(halves->page_bytes * 2, floats->page_bytes);
+  EXPECT_EQ(halves->page_count, 10'000'000u / halves->page_bytes);
+  model->spec.layers[4].attention.window = 20;  // one to four: four times the tokens
+  EXPECT_EQ(kv_layout(model->spec, placements(model->spec, 1), kv_format(Device::cuda), 10'000'000, 512)->groups[0].tokens_per_page, 64u);
+}
+
 TEST(KvLayout, the_largest_shard_decides_and_is_the_same_for_all) {
   const auto model = SmallModel::make();
-  const auto one = kv_layout(model->spec, placements(model->spec, 1), 1'000'000, 64),
-             two = kv_layout(model->spec, placements(model->spec, 2), 1'000'000, 64);
+  const auto one = kv_layout(model->spec, placements(model->spec, 1), kv_format(Device::cpu), 1'000'000, 64),
+             two = kv_layout(model->spec, placements(model->spec, 2), kv_format(Device::cpu), 1'000'000, 64);
   ASSERT_TRUE(one.ok() && two.ok());
   EXPECT_EQ(two->page_bytes * 2, one->page_bytes);
   // Four ranks on two KV heads hold one each, as two ranks do.
-  EXPECT_EQ(kv_layout(model->spec, placements(model->spec, 4), 1'000'000, 64)->page_bytes, two->page_bytes);
+  EXPECT_EQ(kv_layout(model->spec, placements(model->spec, 4), kv_format(Device::cpu), 1'000'000, 64)->page_bytes, two->page_bytes);
 }
 
 TEST(KvLayout, refuses_a_pool_that_cannot_hold_one_sequence) {
   const auto model = SmallModel::make();
   const auto place = placements(model->spec, 1);
-  const std::uint64_t page = kv_layout(model->spec, place, 1'000'000, 1)->page_bytes;
+  const std::uint64_t page = kv_layout(model->spec, place, kv_format(Device::cpu), 1'000'000, 1)->page_bytes;
   // 512 tokens: 16 full pages of 32, and the window's 20 tokens in any position: 3 pages of 16.
-  EXPECT_TRUE(kv_layout(model->spec, place, 19 * page, 512).ok());
-  const auto refused = kv_layout(model->spec, place, 19 * page - 1, 512);
+  EXPECT_TRUE(kv_layout(model->spec, place, kv_format(Device::cpu), 19 * page, 512).ok());
+  const auto refused = kv_layout(model->spec, place, kv_format(Device::cpu), 19 * page - 1, 512);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::too_large);
   EXPECT_NE(refused.error().message.find(std::to_string(19 * page)), std::string::npos) << refused.error().message;

@@ -18,7 +18,7 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(std::shared_ptr<const g
   if (!placements) return placements.error();
   Limits limits = options.limits;
   limits.context_tokens_max = std::min(limits.context_tokens_max, spec.context_tokens_max);
-  auto kv = gpu::kv_layout(spec, *placements, options.kv_bytes, limits.context_tokens_max);
+  auto kv = gpu::kv_layout(spec, *placements, gpu::kv_format(options.device), options.kv_bytes, limits.context_tokens_max);
   if (!kv) return kv.error();
   std::unique_ptr<LocalEngine> engine(new LocalEngine);
   auto core = scheduler::Core::create({limits, *kv, spec.vocabulary});
@@ -28,7 +28,7 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(std::shared_ptr<const g
   if (!segment) return segment.error();
   engine->segment_ = std::make_unique<gpu::SharedSegment>(std::move(*segment));
   for (const RankPlacement& placement : *placements) {
-    auto executor = gpu::Executor::create(model, {placement, *kv, limits, options.threads});
+    auto executor = gpu::Executor::create(model, {placement, *kv, limits, options.threads, options.device, placement.rank.value});
     if (!executor) return executor.error();
     engine->executors_.push_back(std::move(*executor));
     engine->communicators_.push_back(engine->segment_->join(placement.rank, std::chrono::seconds(60)));

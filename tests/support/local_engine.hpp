@@ -20,6 +20,7 @@ class LocalEngine {
     std::uint32_t ranks = 1;
     std::uint32_t threads = 1;
     std::uint64_t kv_bytes = 64u << 20;  // a rank
+    gpu::Device device = gpu::Device::cpu;
     Limits limits;
   };
   static Result<std::unique_ptr<LocalEngine>> create(std::shared_ptr<const gpu::Model> model, const Options& options);

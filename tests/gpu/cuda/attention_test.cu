@@ -249,7 +249,6 @@ testing::AssertionResult same_bits(const std::vector<std::uint16_t>& got, const 
                                      << bf16_value(got[first]) << " instead of " << bf16_value(expected[first]);
 }
 
-std::uint32_t group(const Problem& p) { return p.heads.query / p.heads.kv; }
 AttentionShape shape(const Problem& p) { return {p.heads.query, p.heads.kv, dim}; }
 
 const std::vector<Heads> head_shapes = {{16, 2}, {8, 2}, {4, 2}, {3, 3}};
@@ -283,8 +282,8 @@ TEST(CudaAttention, shapes_and_sizes) {
   EXPECT_FALSE(supports_attention({9, 3, 64}));
   EXPECT_FALSE(supports_attention({9, 2, 64}));
   EXPECT_FALSE(supports_attention({8, 0, 64}));
-  EXPECT_EQ(prefill_tile_tokens({64, 8, 64}), 16u);
-  EXPECT_EQ(prefill_tile_tokens({3, 3, 64}), 128u);
+  EXPECT_EQ(prefill_tile_tokens({64, 8, 64}), 24u);
+  EXPECT_EQ(prefill_tile_tokens({3, 3, 64}), 192u);
   EXPECT_EQ(attention_segments_max(128, 0), 1u);
   EXPECT_EQ(attention_segments_max(129, 0), 2u);
   EXPECT_EQ(attention_segments_max(8192, 1), 1u);
@@ -376,7 +375,7 @@ TEST(CudaAttention, tiles_and_pages_keep_bits) {
       const Problem p = chunks(heads, window, true, 40);
       Placed placed(p, {16, 6});
       const auto expected = placed.prefill(tiles_of(p, prefill_tile_tokens(shape(p))));
-      for (const std::uint32_t tokens : {1u, 3u, 128u / group(p) - 1})
+      for (const std::uint32_t tokens : {1u, 3u, prefill_tile_tokens(shape(p)) - 1})
         EXPECT_TRUE(same_bits(placed.prefill(tiles_of(p, tokens)), expected)) << "tiles of " << tokens;
       for (const Layout layout : {Layout{16, 7}, Layout{32, 8}, Layout{64, 9}, Layout{256, 10}}) {
         Placed elsewhere(p, layout);

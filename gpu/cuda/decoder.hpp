@@ -1,0 +1,87 @@
+// One step of a model on the device, as a row of launches: the buffers it needs, the KV cache, and the order of kernels. It decides nothing about requests: the
+// executor fills the step's block, and everything here follows from the step's shape.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "gpu/cuda/device_memory.hpp"
+#include "gpu/cuda/device_model.hpp"
+#include "gpu/cuda/step_block.hpp"
+#include "scheduler/vocabulary/kv_layout.hpp"
+
+namespace althing::gpu::cuda {
+
+struct DecoderLimits {
+  std::uint32_t tokens_max = 0;   // of a step
+  std::uint32_t rows_max = 0;
+  std::uint32_t context_max = 0;  // positions of a row
+  std::uint32_t processors = 0;   // multiprocessors of the device
+};
+
+// Called while launches are being enqueued, for observers: everything before has been enqueued on the stream, nothing after.
+struct DecoderWatch {
+  std::function<Status(std::uint32_t layer, const float* residual)> layer_input;           // (tokens, hidden)
+  std::function<Status(std::uint32_t layer, const float* logits)> router_logits;           // (tokens, experts)
+  std::function<Status(std::uint32_t layers, const __nv_bfloat16* normed, std::uint32_t stride)> final_norm;  // (tokens, stride)
+  std::function<Status(std::uint32_t first, std::uint32_t count, const float* logits)> logits;  // (count, vocabulary), tokens from `first` on
+};
+
+class Decoder {
+ public:
+  // Errors: too_large (memory, named), invalid_argument (a KV layout that is not this backend's).
+  static Result<std::unique_ptr<Decoder>> create(const DeviceModel& model, const KvLayout& kv, const DecoderLimits& limits);
+
+  // The device memory that a step's block is copied to.
+  std::byte* block() const { return block_.get(); }
+  std::uint64_t block_bytes() const { return block_.bytes(); }
+  std::uint32_t updates_max() const { return updates_max_; }
+  std::uint32_t prefill_tile_tokens() const { return tile_tokens_; }
+  // Where the page of entry `index` of a row's table is kept.
+  std::int32_t* table_entry(std::uint32_t group, std::uint32_t row, std::uint32_t index) const {
+    return tables_.get() + (std::uint64_t{group} * limits_.rows_max + row) * table_stride_ + index;
+  }
+
+  // All launches of a step. Fit for capture unless `watch` is given.
+  Status enqueue(const StepShape& shape, cudaStream_t stream, const DecoderWatch* watch = nullptr);
+
+  const DrawnRow* drawn() const { return drawn_.get(); }                     // (sampled), after a step
+  const unsigned long long* expert_totals() const { return totals_.get(); }  // (layers, experts), cumulative
+  std::uint64_t kv_bytes() const { return pages_.bytes(); }
+  std::uint64_t scratch_bytes() const;
+
+ private:
+  Decoder(const DeviceModel& model, const KvLayout& kv, const DecoderLimits& limits);
+  Status allocate(const KvLayout& kv);
+  Status place_layers(const KvLayout& kv);
+  Status begin(const StepShape& shape, cudaStream_t stream);
+  Status attention(std::uint32_t layer, const StepShape& shape, cudaStream_t stream);
+  Status experts(std::uint32_t layer, const StepShape& shape, cudaStream_t stream, const DecoderWatch* watch);
+  Status head(const StepShape& shape, cudaStream_t stream, const DecoderWatch* watch);
+  StepTokens tokens(const StepShape& shape) const;
+  template <class T>
+  const T* in_block(std::size_t offset) const {
+    return reinterpret_cast<const T*>(block_.get() + offset);
+  }
+
+  const DeviceModel& model_;
+  DecoderLimits limits_;
+  std::uint32_t tile_tokens_ = 0, table_stride_ = 0, updates_max_ = 0, hidden_stride_ = 0, inner_stride_ = 0, attended_stride_ = 0;
+  std::uint32_t decode_rows_max_ = 0;  // list entries for which split attention has room
+  std::vector<LayerKv> kv_;            // by layer
+
+  DeviceBuffer<std::byte> block_, pages_, attention_scratch_, sampler_scratch_;
+  DeviceBuffer<std::int32_t> tables_, last_drawn_, chosen_, pairs_;
+  DeviceBuffer<float> residual_, cosine_, sine_, weights_, outputs_, logits_, router_logits_;
+  DeviceBuffer<__nv_bfloat16> normed_, gathered_, queries_, attended_, inner_;
+  DeviceBuffer<std::uint32_t> counts_;
+  DeviceBuffer<unsigned long long> totals_;
+  DeviceBuffer<DrawnRow> drawn_;
+};
+
+}  // namespace althing::gpu::cuda
