@@ -28,7 +28,8 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(std::shared_ptr<const g
   if (!segment) return segment.error();
   engine->segment_ = std::make_unique<gpu::SharedSegment>(std::move(*segment));
   for (const RankPlacement& placement : *placements) {
-    auto executor = gpu::Executor::create(model, {placement, *kv, limits, options.threads, options.device, placement.rank.value});
+    auto executor =
+        gpu::Executor::create(model, {placement, *kv, limits, options.threads, options.device, gpu::DenseFormat::bf16, placement.rank.value});
     if (!executor) return executor.error();
     engine->executors_.push_back(std::move(*executor));
     engine->communicators_.push_back(engine->segment_->join(placement.rank, std::chrono::seconds(60)));
