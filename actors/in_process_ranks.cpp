@@ -24,7 +24,7 @@ Result<std::unique_ptr<InProcessRanks>> InProcessRanks::start(caf::actor_system&
     auto executor = gpu::Executor::create(setup.model, setup.executor_config(r, threads));
     if (!executor) return executor.error();
     ranks->memory_ = (*executor)->memory();
-    ranks->ranks_.push_back(system.spawn<caf::detached>(rank_actor, std::shared_ptr<gpu::Executor>(std::move(*executor)), OnBroken{}));
+    ranks->ranks_.push_back(system.spawn<caf::detached>(rank_actor, std::shared_ptr<gpu::Executor>(std::move(*executor)), nullptr));
   }
   caf::scoped_actor self{system};
   for (std::uint32_t r = 0; r < world; ++r) {

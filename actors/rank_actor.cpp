@@ -19,12 +19,15 @@ void report(RankPulse& pulse, RankEpoch& epoch, StepId step, Result<StepResult>&
     if (epoch.rank.value == 0 && !epoch.over) caf::anon_send(epoch.scheduler, std::move(*result));
     return;
   }
-  if (result.error().code == ErrorCode::internal && pulse.on_broken) pulse.on_broken(result.error());
   // Steps behind a failed one fail because of it; one report is enough.
   if (epoch.over.exchange(true)) return;
-  log(LogLevel::warning, "step_failed", {{"step", step.value}, {"epoch", epoch.epoch.value}, {"reason", result.error().message}});
-  caf::anon_send(epoch.scheduler, StepFailed{epoch.rank.value, epoch.epoch.value, step.value, result.error().code == ErrorCode::invalid_argument,
-                                             result.error().message});
+  const ErrorCode code = result.error().code;
+  const bool lost = code != ErrorCode::unavailable && code != ErrorCode::invalid_argument;
+  log(lost ? LogLevel::error : LogLevel::warning, lost ? "device_lost" : "step_failed",
+      {{"step", step.value}, {"epoch", epoch.epoch.value}, {"reason", result.error().message}});
+  if (lost && epoch.on_lost) return epoch.on_lost();
+  caf::anon_send(epoch.scheduler,
+                 StepFailed{epoch.rank.value, epoch.epoch.value, step.value, code == ErrorCode::invalid_argument, result.error().message});
 }
 
 void run(RankState& state, const StepPlan& plan) {
@@ -47,6 +50,7 @@ void join(Self self, JoinEpoch& join) {
   state.epoch->rank = state.communicator->rank();
   state.epoch->epoch = state.communicator->epoch();
   state.epoch->scheduler = std::move(join.scheduler);
+  state.epoch->on_lost = state.on_lost;
   state.pulse->rank = state.epoch->rank.value;
   state.pulse->epoch = state.epoch->epoch.value;
   self->send(state.epoch->scheduler,
@@ -55,13 +59,14 @@ void join(Self self, JoinEpoch& join) {
 
 }  // namespace
 
-caf::behavior rank_actor(Self self, std::shared_ptr<gpu::Executor> executor, OnBroken on_broken) {
+caf::behavior rank_actor(Self self, std::shared_ptr<gpu::Executor> executor, std::function<void()> on_lost) {
   guard(self);
-  auto pulse = std::make_shared<RankPulse>(executor, std::move(on_broken));
+  auto pulse = std::make_shared<RankPulse>(executor);
   gpu::Observer observer;
   observer.progress = [pulse] { pulse->progress.fetch_add(1, std::memory_order_relaxed); };
   executor->observe(std::move(observer));
   self->state.executor = std::move(executor);
+  self->state.on_lost = std::move(on_lost);
   self->state.pulse = pulse;
   self->state.pulse_actor = self->spawn<caf::linked>(pulse_actor, std::move(pulse));
   return {

@@ -23,19 +23,15 @@ struct JoinEpoch {
   caf::actor scheduler;
 };
 
-// Called when the executor can never run another step (a CUDA error, a bug): on any thread; a process of its own should end, and be started again.
-using OnBroken = std::function<void(const Error&)>;
-
 // What a rank publishes while it works: written by the threads that compute, read by its pulse.
 struct RankPulse {
-  RankPulse(std::weak_ptr<const gpu::Executor> watched, OnBroken broken) : executor(std::move(watched)), on_broken(std::move(broken)) {}
+  explicit RankPulse(std::weak_ptr<const gpu::Executor> watched) : executor(std::move(watched)) {}
 
   std::atomic<std::uint32_t> rank{0};
   std::atomic<std::uint64_t> epoch{0};
   std::atomic<std::uint64_t> progress{0};
   std::atomic<std::uint32_t> steps_in_flight{0};
   const std::weak_ptr<const gpu::Executor> executor;
-  const OnBroken on_broken;  // may be empty
 };
 
 // One epoch as its steps see it; it lives until the last of them is done.
@@ -43,6 +39,7 @@ struct RankEpoch {
   RankId rank;
   EpochId epoch;
   caf::actor scheduler;
+  std::function<void()> on_lost;  // as rank_actor's
   std::atomic<bool> over{false};  // a step failed, or another epoch began: what is in flight is void
 };
 
@@ -53,9 +50,12 @@ struct RankState {
   std::shared_ptr<RankEpoch> epoch;                 // likewise
   caf::actor pulse_actor;
   std::shared_ptr<RankPulse> pulse;
+  std::function<void()> on_lost;
 };
 
-caf::behavior rank_actor(caf::stateful_actor<RankState>* self, std::shared_ptr<gpu::Executor> executor, OnBroken on_broken);
+// `on_lost` is called, on any thread, when the executor's device is lost to this process; it ends the process, whose death tells the rest. Null where
+// nobody could start it again: then that is a failed step like others.
+caf::behavior rank_actor(caf::stateful_actor<RankState>* self, std::shared_ptr<gpu::Executor> executor, std::function<void()> on_lost);
 caf::behavior pulse_actor(caf::event_based_actor* self, std::shared_ptr<RankPulse> pulse);
 
 }  // namespace althing::actors

@@ -7,6 +7,7 @@
 #include <caf/openssl/remote_actor.hpp>
 #include <caf/scoped_actor.hpp>
 #include <cstdio>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -95,12 +96,9 @@ int run_rank_process(const ServeSettings& settings) {
 
   ClusterSystemConfig config({path_of(ca_descriptor), path_of(certificate_descriptor), path_of(key_descriptor)});
   caf::actor_system system{config};
-  // The supervisor starts another; streams wait for it in the core.
-  const OnBroken end_process = [](const Error& error) {
-    log(LogLevel::error, "rank_broken", {{"reason", error.message}});
-    ::_exit(exit_failed);
-  };
-  const caf::actor rank = system.spawn<caf::detached>(rank_actor, std::shared_ptr<gpu::Executor>(std::move(*executor)), end_process);
+  // Without unwinding: what the device's driver would do then is not known any more.
+  const std::function<void()> on_lost = [] { ::_exit(exit_failed); };
+  const caf::actor rank = system.spawn<caf::detached>(rank_actor, std::shared_ptr<gpu::Executor>(std::move(*executor)), on_lost);
   CoreLink core(system);
   control.send("loaded");
   while (true) {

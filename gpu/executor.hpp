@@ -82,7 +82,8 @@ struct ExecutorMemory {
 class Executor {
  public:
   // How a step ended. Errors: unavailable (the communicator was aborted or timed out: the epoch is over), invalid_argument (a plan that does not
-  // fit: wrong base, epoch, row, page or count; nothing was computed). The executor stays usable: the next snapshot starts afresh.
+  // fit: wrong base, epoch, row, page or count; nothing was computed). After these the executor stays usable: the next snapshot starts afresh.
+  // Any other code (internal, too_large) says that the device is lost to this process, which should end and be started again.
   using Done = std::function<void(Result<StepResult>)>;
 
   // REQUIRES: config.placement comes from scheduler::place for this model.

@@ -23,6 +23,7 @@ namespace althing::gpu::cuda {
 namespace {
 
 constexpr std::size_t slots = 4;              // steps whose host memory is in use: two in flight, and a margin for what is being reported
+constexpr std::uint32_t count_interval = 16;  // steps between two looks at the experts' counts
 constexpr std::uint32_t tile_tokens_min = 9;  // fewer tokens of a row than this are cheaper one by one
 
 Error invalid(const std::string& message, const char* field) { return {ErrorCode::invalid_argument, message, field}; }
@@ -31,7 +32,6 @@ Error invalid(const std::string& message, const char* field) { return {ErrorCode
 struct Slot {
   PinnedBuffer<std::byte> block;
   PinnedBuffer<DrawnRow> drawn;
-  PinnedBuffer<unsigned long long> totals;
   cudaEvent_t done = nullptr;
 };
 
@@ -69,15 +69,16 @@ class CudaExecutor final : public Executor {
     for (Slot& slot : slots_) {
       auto block = allocate_pinned<std::byte>(decoder_->block_bytes(), "steps");
       auto drawn = allocate_pinned<DrawnRow>(config_.limits.rows_max, "steps");
-      auto totals = allocate_pinned<unsigned long long>(counts_.tokens.size(), "steps");
       if (!block) return block.error();
       if (!drawn) return drawn.error();
-      if (!totals) return totals.error();
       slot.block = std::move(*block);
       slot.drawn = std::move(*drawn);
-      slot.totals = std::move(*totals);
       if (auto s = check(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming), "making an event"); !s) return s;
     }
+    auto totals = allocate_pinned<unsigned long long>(counts_.tokens.size(), "experts' counts");
+    if (!totals) return totals.error();
+    totals_ = std::move(*totals);
+    if (auto s = check(cudaStreamCreateWithFlags(&totals_stream_, cudaStreamNonBlocking), "making a stream"); !s) return s;
     reporter_ = std::thread([this] { report(); });
     return Ok{};
   }
@@ -95,6 +96,7 @@ class CudaExecutor final : public Executor {
     for (const Slot& slot : slots_)
       if (slot.done != nullptr) cudaEventDestroy(slot.done);
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
+    if (totals_stream_ != nullptr) cudaStreamDestroy(totals_stream_);
   }
 
   void submit(const StepPlan& plan, std::shared_ptr<Communicator> communicator, Done done) override {
@@ -250,8 +252,6 @@ class CudaExecutor final : public Executor {
     if (shape.sampled != 0)
       if (auto s = check(cudaMemcpyAsync(slot.drawn.get(), decoder_->drawn(), shape.sampled * sizeof(DrawnRow), cudaMemcpyDeviceToHost, stream_), "reading draws"); !s)
         return s;
-    if (auto s = check(cudaMemcpyAsync(slot.totals.get(), decoder_->expert_totals(), slot.totals.bytes(), cudaMemcpyDeviceToHost, stream_), "reading counts"); !s)
-      return s;
     return check(cudaEventRecord(slot.done, stream_), "ending a step");
   }
 
@@ -302,11 +302,21 @@ class CudaExecutor final : public Executor {
       step.result.drawn[i].token = static_cast<TokenId>(slot.drawn.get()[i].token);
       step.result.drawn[i].nonfinite = slot.drawn.get()[i].nonfinite != 0;
     }
-    {
-      const std::lock_guard lock(mutex_);
-      counts_.tokens.assign(slot.totals.get(), slot.totals.get() + slot.totals.size());
-    }
+    if (++steps_since_counts_ >= count_interval || alone()) read_counts();
     step.done(std::move(step.result));
+  }
+
+  bool alone() const {
+    const std::lock_guard lock(mutex_);
+    return used_slots_ == 1;
+  }
+  // Beside the steps, so that no step waits for it: every few steps, and when nothing is left to run, so that counts are exact at rest.
+  void read_counts() {
+    steps_since_counts_ = 0;
+    if (cudaMemcpyAsync(totals_.get(), decoder_->expert_totals(), totals_.bytes(), cudaMemcpyDeviceToHost, totals_stream_) != cudaSuccess) return;
+    if (cudaStreamSynchronize(totals_stream_) != cudaSuccess) return;
+    const std::lock_guard lock(mutex_);
+    counts_.tokens.assign(totals_.get(), totals_.get() + totals_.size());
   }
 
   std::shared_ptr<const Model> model_;  // owns what was loaded, until it is loaded
@@ -316,7 +326,9 @@ class CudaExecutor final : public Executor {
   LoadedModel weights_;
   std::unique_ptr<Decoder> decoder_;
   Observer observer_;
-  cudaStream_t stream_ = nullptr;
+  cudaStream_t stream_ = nullptr, totals_stream_ = nullptr;
+  PinnedBuffer<unsigned long long> totals_;
+  std::uint32_t steps_since_counts_ = 0;  // of the reporter
   std::map<StepShape, cudaGraphExec_t, ShapeOrder> graphs_;
   std::optional<Error> failed_;
   Slot slots_[slots];

@@ -22,7 +22,7 @@ __global__ void fill_kernel(std::uint32_t* words, std::uint64_t count, WeightFor
     if (format == WeightFormat::bf16) {
       words[i] = two_bf16(bits);
     } else if (format == WeightFormat::mxfp4) {
-      words[i] = at < 512 ? static_cast<std::uint32_t>(bits) : 0xF6F6F6F6u;  // 2^(120 - 127)
+      words[i] = at < 512 ? static_cast<std::uint32_t>(bits) : 0x7B7B7B7Bu;  // every exponent 246: 2^(120 - 127)
     } else {
       // Magnitudes from 1/8 to 15/8 in E4M3, times 2^-5.
       words[i] = at < 1024 ? (static_cast<std::uint32_t>(bits) & 0x9F9F9F9Fu) | 0x20202020u : 0x79007900u;

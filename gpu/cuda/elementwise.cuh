@@ -35,16 +35,37 @@ __device__ __forceinline__ std::uint32_t multiply_bf16x2(std::uint32_t a, std::u
   return reinterpret_cast<const std::uint32_t&>(product);
 }
 
-// A step's operand A from a packed mxfp4 word (packed_matrix.hpp). low, high: factors of rows g and g + 8, both halves alike. Exact.
-__device__ __forceinline__ void expand_mxfp4(std::uint32_t word, std::uint32_t low, std::uint32_t high, std::uint32_t (&a)[4]) {
-  constexpr std::uint32_t mask = 0x81C081C0u;
-  a[0] = multiply_bf16x2(word & mask, low);
-  a[1] = multiply_bf16x2((word << 3) & mask, high);
-  a[2] = multiply_bf16x2((word << 6) & mask, low);
-  a[3] = multiply_bf16x2(((word << 1) & 0x80008000u) | ((word >> 5) & 0x01000100u) | ((word >> 4) & 0x00C000C0u), high);
+// One half of a pair, twice.
+__device__ __forceinline__ std::uint32_t low_twice(std::uint32_t pair) {
+  const __nv_bfloat162 both = __low2bfloat162(reinterpret_cast<const __nv_bfloat162&>(pair));
+  return reinterpret_cast<const std::uint32_t&>(both);
 }
-// A stored exponent byte as a factor in both halves.
-__device__ __forceinline__ std::uint32_t mxfp4_factor(std::uint32_t exponents, int byte) { return ((exponents >> (8 * byte)) & 0xFFu) * 0x00800080u; }
+__device__ __forceinline__ std::uint32_t high_twice(std::uint32_t pair) {
+  const __nv_bfloat162 both = __high2bfloat162(reinterpret_cast<const __nv_bfloat162&>(pair));
+  return reinterpret_cast<const std::uint32_t&>(both);
+}
+
+// Bits of `a` where `mask` has ones, else of `b`: one instruction, which the compiler would take apart when it knows what masks follow.
+__device__ __forceinline__ std::uint32_t select_bits(std::uint32_t a, std::uint32_t b, std::uint32_t mask) {
+  std::uint32_t selected;
+  asm("lop3.b32 %0,%1,%2,%3,0xE4;" : "=r"(selected) : "r"(a), "r"(b), "r"(mask));
+  return selected;
+}
+
+// Operand A of an even or odd step from the packed mxfp4 words of both (packed_matrix.hpp). factors: of row g in the low half, of row g + 8 in the high
+// half. Exact. One shift and one mask a register; what the two steps share is computed once when both are expanded.
+__device__ __forceinline__ void expand_mxfp4(std::uint32_t even, std::uint32_t odd, int step, std::uint32_t factors, std::uint32_t (&a)[4]) {
+  constexpr std::uint32_t mask = 0x81C081C0u, from_even = 0x180C180Cu;
+  const std::uint32_t word = step == 0 ? even : odd, shared = select_bits(even << 2, odd, from_even);
+  a[0] = multiply_bf16x2(word & mask, low_twice(factors));
+  a[1] = multiply_bf16x2((word << 4) & mask, high_twice(factors));
+  a[2] = multiply_bf16x2(__funnelshift_l(word, word, 10) & mask, low_twice(factors));
+  a[3] = multiply_bf16x2((step == 0 ? shared << 6 : __funnelshift_l(shared, shared, 12)) & mask, high_twice(factors));
+}
+// The factors of one half (k < 32, k >= 32) of a tile from its packed exponents.
+__device__ __forceinline__ std::uint32_t mxfp4_factors(std::uint32_t exponents, int half) {
+  return (half == 0 ? exponents : __byte_perm(exponents, 0, 0x2103)) & 0x7F807F80u;
+}
 
 // Two E4M3 values (low byte first) times a factor in both halves. Exact when the factor is a power of two that keeps them in range.
 __device__ __forceinline__ std::uint32_t expand_fp8(std::uint32_t pair, std::uint32_t factor) {

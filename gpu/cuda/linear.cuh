@@ -2,16 +2,34 @@
 #pragma once
 
 #include "gpu/cuda/linear.hpp"
+#include "gpu/cuda/middle_linear.hpp"
 #include "gpu/cuda/stream_linear.cuh"
 #include "gpu/cuda/tile_linear.hpp"
 
 namespace althing::gpu::cuda {
 
+inline LinearKind kind_of(const LinearArgs<QkvEpilogue>&) { return LinearKind::qkv; }
+inline LinearKind kind_of(const LinearArgs<ResidualEpilogue>&) { return LinearKind::dense; }
+inline LinearKind kind_of(const LinearArgs<SwigluEpilogue>&) { return LinearKind::experts; }
+inline LinearKind kind_of(const LinearArgs<PlainEpilogue>& args) { return args.columns.counts != nullptr ? LinearKind::experts : LinearKind::head; }
+
 // Formats: those that a layer with this epilogue can have.
 template <WeightFormat... Formats, class Epilogue>
 cudaError_t linear_of(const LinearArgs<Epilogue>& args, std::uint32_t processors, cudaStream_t stream) {
   if (args.columns_max == 0) return cudaSuccess;
-  if (linear_kernel(args.columns_max, args.columns_expected) == LinearKernel::tile) {
+  const LinearKernel kernel = linear_kernel(kind_of(args), args.columns_expected);
+  if (kernel == LinearKernel::middle) {
+    MiddleLinearArgs<Epilogue> middle;
+    middle.weights = args.weights;
+    middle.input = args.input;
+    middle.input_stride = args.input_stride;
+    middle.columns = args.columns;
+    middle.epilogue = args.epilogue;
+    middle.columns_max = args.columns_max;
+    middle.weights_are_known = args.weights_are_known;
+    return middle_linear(middle, stream);
+  }
+  if (kernel == LinearKernel::tile) {
     TileLinearArgs<Epilogue> tile;
     tile.weights = args.weights;
     tile.input = args.input;

@@ -30,11 +30,18 @@ struct LinearArgs {
   bool weights_are_known = true;       // which matrices are used was decided before the previous kernel began
 };
 
-enum class LinearKernel : std::uint8_t { stream, tile };
+enum class LinearKernel : std::uint8_t { stream, middle, tile };
+// What a layer is to the choice of its kernel: one matrix of some thousand rows, the same with the heavier epilogue of q, k and v, the head, experts.
+enum class LinearKind : std::uint8_t { qkv, dense, head, experts };
 
-// Prefill's kernel works on 128 columns at once; below a third of that, decode's passes over the weights cost less.
-constexpr LinearKernel linear_kernel(std::uint32_t columns_max, std::uint32_t columns_expected) {
-  return columns_max > 256 && columns_expected > 40 ? LinearKernel::tile : LinearKernel::stream;
+// Where one kernel begins to beat another on an H200 (tests/bench/results/h200.jsonl), by the columns of one matrix.
+constexpr LinearKernel linear_kernel(LinearKind kind, std::uint32_t columns) {
+  struct Range {
+    std::uint32_t stream, middle;  // the most columns for each
+  };
+  constexpr Range ranges[] = {{96, 96}, {24, 192}, {16, 384}, {24, 64}};
+  const Range r = ranges[static_cast<int>(kind)];
+  return columns <= r.stream ? LinearKernel::stream : columns <= r.middle ? LinearKernel::middle : LinearKernel::tile;
 }
 
 cudaError_t linear(const LinearArgs<QkvEpilogue>& args, std::uint32_t processors, cudaStream_t stream);

@@ -2,6 +2,7 @@
 // shared_address().
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace althing::gpu::cuda {
@@ -26,6 +27,17 @@ __device__ __forceinline__ void mbarrier_wait(std::uint32_t barrier, std::uint32
       "}" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+
+// An arrival that also announces bytes: the phase ends when they have come, too.
+__device__ __forceinline__ void mbarrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Announced bytes from global to shared memory. Bytes and addresses are multiples of 16.
+__device__ __forceinline__ void copy_expected(std::uint32_t shared, const std::byte* global, std::uint32_t bytes, std::uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(shared), "l"(global), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 
 // Makes the thread's ordinary and cp.async writes to shared memory visible to the tensor cores' reads, for whoever synchronises with it afterwards.

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::uint64_t fixed_bytes = std::uint64_t{1} << 30;  // the driver's context, kernels, graphs, page tables, fragmentation
 constexpr std::uint64_t token_bucket = 128;                    // steps are computed for whole buckets of tokens
+constexpr std::uint32_t processors_max = 144;                  // of any Hopper GPU
+constexpr std::uint32_t logits_rows_min = 64;
 constexpr std::uint64_t float_bytes = 4, half_bytes = 2, exact_bytes = 8;
 
 std::string mib(std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
@@ -26,12 +28,13 @@ std::uint64_t scratch_bytes_max(const Program& p, const Limits& limits) {
   const std::uint64_t token_bytes = hidden * (3 * float_bytes + half_bytes + exact_bytes) + heads * 2 * float_bytes +
                                     p.experts * (float_bytes + 2 * sizeof(std::uint32_t)) + p.head_dim * float_bytes;
   const std::uint64_t pair_bytes = k_padded(p.intermediate) * half_bytes + hidden * float_bytes;
-  // Split attention leaves (m, d, o) of each segment of each decoding row's context.
+  // Split attention leaves (m, d, o) of each segment of a row's context, for as many rows as fill the GPU twice.
   const std::uint64_t context = std::min(limits.context_tokens_max, p.context_tokens_max);
   const std::uint64_t segments = (context + kv_segment - 1) / kv_segment;
-  const std::uint64_t row_bytes =
-      segments * p.query_heads * (std::uint64_t{p.head_dim} + 2) * float_bytes + std::uint64_t{p.vocabulary} * 3 * float_bytes;
-  return fixed_bytes + tokens * (token_bytes + p.experts_per_token * pair_bytes) + limits.rows_max * row_bytes;
+  const std::uint64_t split_rows = std::min<std::uint64_t>(limits.rows_max, 2 * processors_max / std::max(p.kv_heads, 1u));
+  const std::uint64_t split_bytes = split_rows * segments * p.query_heads * (std::uint64_t{p.head_dim} + 2) * float_bytes;
+  const std::uint64_t logits_bytes = std::uint64_t{std::max(limits.rows_max, logits_rows_min)} * p.vocabulary * 2 * float_bytes;
+  return fixed_bytes + tokens * (token_bytes + p.experts_per_token * pair_bytes) + split_bytes + logits_bytes;
 }
 
 Result<std::uint64_t> kv_bytes(const Program& program, const Limits& limits, std::uint64_t device_bytes, double fraction) {

@@ -85,13 +85,16 @@ __global__ void pack_bf16_kernel(const __grid_constant__ PackArgs args) {
   add_to(&args.report->rounded, rounded);
 }
 
-// The bits of one code in its half of a word, by register (packed_matrix.hpp).
-__device__ std::uint32_t place_code(std::uint32_t code, int a) {
-  const std::uint32_t sign = code >> 3, magnitude = code & 7;
-  if (a == 0) return sign << 15 | magnitude << 6;
-  if (a == 1) return sign << 12 | magnitude << 3;
-  if (a == 2) return sign << 9 | magnitude;
-  return sign << 14 | (magnitude >> 2) << 13 | (magnitude & 3) << 10;
+// A code at bits 15 and 8 to 6.
+__device__ std::uint32_t spread_code(std::uint32_t code) { return code >> 3 << 15 | (code & 7) << 6; }
+
+// The words of an even step and the odd one after it from their registers, each with its codes at those bits of both halves (packed_matrix.hpp).
+__device__ void pack_steps(const std::uint32_t (&even)[4], const std::uint32_t (&odd)[4], std::uint32_t& even_word, std::uint32_t& odd_word) {
+  constexpr std::uint32_t from_even = 0x180C180Cu;
+  const auto rotate = [](std::uint32_t x, int right) { return __funnelshift_r(x, x, right); };
+  const std::uint32_t shared = rotate(even[3], 6) | rotate(odd[3], 12);
+  even_word = even[0] | rotate(even[1], 4) | rotate(even[2], 10) | (shared & from_even) >> 2;
+  odd_word = odd[0] | rotate(odd[1], 4) | rotate(odd[2], 10) | (shared & ~from_even);
 }
 
 __global__ void pack_mxfp4_kernel(const __grid_constant__ PackArgs args) {
@@ -103,16 +106,18 @@ __global__ void pack_mxfp4_kernel(const __grid_constant__ PackArgs args) {
   const std::uint64_t first = blockIdx.y * args.source_stride;
   const auto exists = [&](std::uint32_t row, std::uint32_t k) { return row < source.out && k < source.in; };
   // Both codes of a pair are one byte; the even one is its low half.
-  const auto codes = [&](std::uint32_t row, std::uint32_t k, int a) {
+  const auto codes = [&](std::uint32_t row, std::uint32_t k) {
     if (!exists(row, k)) return 0u;
     const auto byte = static_cast<std::uint32_t>(source.data[16 * (first + row * source.row_stride + k / mxfp4_group) + k % mxfp4_group / 2]);
-    return place_code(byte & 15, a) | place_code(byte >> 4, a) << 16;
+    return spread_code(byte & 15) | spread_code(byte >> 4) << 16;
   };
-  std::uint32_t words[4], large = 0;
+  std::uint32_t registers[4][4], words[4], large = 0;
   for (std::uint32_t s = 0; s < 4; ++s) {
     const std::uint32_t k = place.k * k_tile + 16 * s + place.lane % 4 * 2;
-    words[s] = codes(rows.low, k, 0) | codes(rows.high, k, 1) | codes(rows.low, k + 8, 2) | codes(rows.high, k + 8, 3);
+    registers[s][0] = codes(rows.low, k), registers[s][1] = codes(rows.high, k);
+    registers[s][2] = codes(rows.low, k + 8), registers[s][3] = codes(rows.high, k + 8);
   }
+  for (std::uint32_t s = 0; s < 4; s += 2) pack_steps(registers[s], registers[s + 1], words[s], words[s + 1]);
   const auto exponent = [&](std::uint32_t row, std::uint32_t k) {
     if (!exists(row, k)) return 0u;
     const auto scale = static_cast<std::uint32_t>(source.scales[first + row * source.row_stride + k / mxfp4_group]);
@@ -123,8 +128,9 @@ __global__ void pack_mxfp4_kernel(const __grid_constant__ PackArgs args) {
   *reinterpret_cast<uint4*>(to + 16 * place.lane) = make_uint4(words[0], words[1], words[2], words[3]);
   if (place.lane % 4 == 0) {
     const std::uint32_t k = place.k * k_tile;
-    *reinterpret_cast<std::uint32_t*>(to + 512 + place.lane) =
-        exponent(rows.low, k) | exponent(rows.high, k) << 8 | exponent(rows.low, k + mxfp4_group) << 16 | exponent(rows.high, k + mxfp4_group) << 24;
+    const auto both = [&](std::uint32_t at) { return exponent(rows.low, at) << 7 | exponent(rows.high, at) << 23; };
+    const std::uint32_t upper = both(k + mxfp4_group);
+    *reinterpret_cast<std::uint32_t*>(to + 512 + place.lane) = both(k) | __funnelshift_r(upper, upper, 8);
   }
   add_to(&args.report->large_scale, large);
 }

@@ -1,9 +1,10 @@
-// See stream_linear.hpp. Contract: for every column c and packed row r the canonical sum of numerics.hpp goes to Epilogue::store; bits do not depend on the
+// See stream_linear.hpp. Contract: for every column c and packed row r the canonical sum of numerics.hpp goes to Epilogue::finish; bits do not depend on the
 // shape, on how many columns there are, or on which columns share a pass.
 //
-// A block has one warp a K segment and walks over row tiles. Each warp keeps a ring of chunks of its segments' weights in flight, across row tiles too, beginning
-// before the kernel waits for its predecessor. A row tile's segment sums meet in shared memory, are added in order, and go to the epilogue.
-// The loop is kept small on purpose: unrolled over the ring it outgrew the instruction caches and ran at a quarter of the speed.
+// The work is a list of items: the row tiles of every piece, a piece being one pass over one matrix that has columns. Each block takes an equal run of the
+// list, its groups take turns in it. A group has one warp a K segment; each warp keeps the units that come next (weight_stream.cuh) on their way into registers
+// or shared memory, across items and pieces, beginning before the kernel waits for its predecessor. An item's segment sums meet in shared memory, are added
+// in order by a warp or two, which change from item to item, and go to the epilogue.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +14,7 @@
 #include "gpu/cuda/intrinsics.cuh"
 #include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/stream_linear.hpp"
-#include "gpu/cuda/weight_tile.cuh"
+#include "gpu/cuda/weight_stream.cuh"
 
 namespace althing::gpu::cuda {
 
@@ -27,205 +28,334 @@ struct StreamArgs {
   bool weights_are_known = true;  // which matrices are used was decided before the previous kernel began, so weights may be read before it ends
 };
 
-// The z-th matrix that has columns, by ascending number, or -1. All lanes of a warp take part.
-__device__ __forceinline__ std::int32_t active_matrix(const std::uint32_t* counts, std::uint32_t matrices, std::uint32_t z) {
-  const std::uint32_t lane = threadIdx.x % 32;
-  for (std::uint32_t base = 0; base < matrices; base += 32) {
-    const bool used = base + lane < matrices && counts[base + lane] != 0;
-    const unsigned active = __ballot_sync(0xFFFFFFFFu, used);
-    const std::uint32_t here = __popc(active);
-    if (z < here) return static_cast<std::int32_t>(base + __fns(active, 0, static_cast<int>(z) + 1));
-    z -= here;
-  }
-  return -1;
-}
-
-// One warp's ring of weight chunks and the order in which they come: row tiles, turns of segments, chunks.
-template <WeightFormat Format>
-struct WeightStream {
-  static constexpr std::uint32_t chunk = stream_chunk(Format), slot_bytes = chunk * tile_bytes(Format);
-
-  std::byte* slots;
-  std::uint64_t* barriers;
-  std::uint32_t slot_count;
-  const std::byte* matrix;
-  std::uint32_t tiles_row, tiles_k, segment_tiles, warps;
-  // What is fetched next.
-  std::uint32_t tile, segment, k;
-  // What is used next.
-  std::uint32_t slot = 0, parity = 0;
-
-  __device__ __forceinline__ std::uint32_t length(std::uint32_t of_segment) const {
-    const std::uint32_t begin = of_segment * segment_tiles;
-    return begin < tiles_k ? min(segment_tiles, tiles_k - begin) : 0;
-  }
-  // One lane calls this.
-  __device__ __forceinline__ void fetch(std::uint32_t into) {
-    if (tile >= tiles_row) return;
-    const std::uint32_t begin = segment * segment_tiles, size = min(chunk, length(segment) - k);
-    copy_bulk(slots + into * slot_bytes, matrix + (std::uint64_t(tile) * tiles_k + begin + k) * tile_bytes(Format), size * tile_bytes(Format), barriers + into);
-    k += size;
-    if (k < length(segment)) return;
-    k = 0;
-    segment += warps;
-    if (length(segment) != 0) return;
-    segment = threadIdx.x / 32;
-    tile += gridDim.x;
-  }
-  __device__ __forceinline__ const std::byte* wait() {
-    wait_copy(barriers + slot, parity);
-    return slots + slot * slot_bytes;
-  }
-  __device__ __forceinline__ void release() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) fetch(slot);
-    if (++slot == slot_count) slot = 0, parity ^= 1;
-  }
+// What the kernel would otherwise compute from args.weights again and again.
+struct StreamPlan {
+  std::uint32_t segment_tiles, tiles_k, row_tiles;
+  std::uint32_t row_bytes;     // from one row tile to the next
+  std::uint64_t matrix_bytes;  // from one matrix to the next
+  std::uint32_t input_rows, pieces;
+  std::uint32_t piece_bytes;  // of a piece's inputs
+  std::uint32_t sums_at;      // dynamic shared memory before it: inputs
+  std::uint32_t sums_bytes;   // of an item's segments
+  std::uint32_t weights_at;   // before it: the groups' sums, two items each
+  std::uint32_t inverse_row_tiles, inverse_blocks, inverse_divisor;  // see divide()
 };
 
-template <WeightFormat Format, int ColumnTiles, class Epilogue>
-__global__ void __launch_bounds__(stream_warps_max * 32, ColumnTiles == 1 ? 3 : ColumnTiles == 2 ? 2 : 1)
-    stream_linear_kernel(const __grid_constant__ StreamArgs<Epilogue> args, std::uint32_t seg, std::uint32_t input_rows, std::uint32_t slot_count) {
-  extern __shared__ __align__(128) std::byte shared[];
-  __shared__ std::int32_t ids[stream_column_tiles_max * 8];  // what a column stands for
-  const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const PackedMatrix& w = args.weights;
-  using Stream = WeightStream<Format>;
+// n / d where inverse is this of d, or 1 more than n / d if n is so large that n d >= 2^31.
+constexpr std::uint32_t inverse_of(std::uint32_t d) { return ((1u << 31) + d - 1) / d; }
+__device__ __forceinline__ std::uint32_t divide(std::uint32_t n, std::uint32_t inverse) { return __umulhi(2 * n, inverse); }
 
-  std::int32_t matrix = 0;
+struct StreamShared {
+  std::uint32_t ends[stream_experts_max];  // passes over an expert and those before it
+  std::uint32_t passes;                    // over all
+  std::uint32_t matrix[stream_pieces_max];
+  std::uint32_t columns[stream_pieces_max];
+  std::int32_t ids[stream_pieces_max][stream_column_tiles_max * 8];  // what a column stands for
+};
+
+// One warp. Counts are read past L1, which may hold those of an earlier layer.
+template <int ColumnTiles>
+__device__ __forceinline__ void count_passes(const Columns& columns, std::uint32_t experts, StreamShared& shared) {
+  const std::uint32_t lane = threadIdx.x;
+  std::uint32_t total = 0;
+#pragma unroll
+  for (std::uint32_t base = 0; base < stream_experts_max; base += 32)
+    if (base + lane < experts) shared.ends[base + lane] = ceil_div(__ldcg(columns.counts + base + lane), ColumnTiles * 8);
+#pragma unroll 1
+  for (std::uint32_t base = 0; base < experts; base += 32) {
+    const std::uint32_t passes = base + lane < experts ? shared.ends[base + lane] : 0;
+    std::uint32_t end = total;
+#pragma unroll 1
+    for (std::uint32_t pass = 0;; ++pass) {
+      const unsigned have = __ballot_sync(0xFFFFFFFFu, passes > pass);
+      if (have == 0) break;
+      end += __popc(have & (0xFFFFFFFFu >> (31 - lane)));
+      total += __popc(have);
+    }
+    shared.ends[base + lane] = end;
+  }
+  if (lane == 0) shared.passes = total;
+}
+
+struct StreamPiece {
+  std::uint32_t matrix, first_column;
+};
+
+// All lanes of a warp take part. `piece` exists.
+template <int ColumnTiles>
+__device__ __forceinline__ StreamPiece locate_piece(const Columns& columns, std::uint32_t experts, const StreamShared& shared, std::uint32_t piece) {
+  if (columns.counts == nullptr) return {0, piece * (ColumnTiles * 8)};
+  std::uint32_t matrix = 0, before = 0;
+#pragma unroll 1
+  for (std::uint32_t base = 0; base < experts; base += 32) {
+    const std::uint32_t end = shared.ends[base + threadIdx.x];
+    const bool past = end <= piece;
+    matrix += __popc(__ballot_sync(0xFFFFFFFFu, past));
+    before = past ? end : before;
+  }
+  return {matrix, (piece - __reduce_max_sync(0xFFFFFFFFu, before)) * (ColumnTiles * 8)};
+}
+
+__device__ __forceinline__ void store_shared_16(std::uint32_t address, const uint4& v) {
+  asm volatile("st.shared.v4.u32 [%0],{%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+// The inputs of one piece's columns, each warp its own segment of every blockDim.z-th column. They are there after the next copy_async_wait and __syncthreads.
+// `to`: of the segment's first column.
+template <int ColumnTiles, std::uint32_t ColumnBytes, bool Asynchronously, class Epilogue>
+__device__ __forceinline__ void load_inputs(const StreamArgs<Epilogue>& args, const StreamPlan& plan, StreamShared& shared, std::uint32_t piece,
+                                            std::uint32_t slot, std::uint32_t to, std::uint32_t segment_first, std::uint32_t segment_length) {
+  const std::uint32_t lane = threadIdx.x, group = threadIdx.z, groups = blockDim.z;
+  const StreamPiece at = locate_piece<ColumnTiles>(args.columns, args.weights.count, shared, piece);
+  // The list is read before it is known how much of it means something: both come at once.
+  const std::uint32_t own = group + lane * groups, c = at.first_column + own;
+  const bool listed = own < ColumnTiles * 8 && c < (args.columns.counts != nullptr ? args.columns.capacity : args.columns.count);
+  const std::uint32_t total = args.columns.counts != nullptr ? __ldcg(args.columns.counts + at.matrix) : args.columns.count;
+  std::int32_t id = static_cast<std::int32_t>(c);
+  if (listed && args.columns.index != nullptr) id = args.columns.index[std::uint64_t(at.matrix) * args.columns.capacity + c];
+  const std::uint32_t columns = min(total - at.first_column, ColumnTiles * 8u);
+  if (threadIdx.y == 0 && own < columns) shared.ids[slot][own] = id;
+  if (threadIdx.y == 0 && own == 0) shared.matrix[slot] = at.matrix, shared.columns[slot] = columns;
+  const std::uint32_t row = divide(static_cast<std::uint32_t>(id), plan.inverse_divisor);
+  const std::uint32_t chunks = segment_length * (k_tile / 8);  // of 16 bytes, at most 64
+  const auto from = [&](std::uint32_t i) {
+    return reinterpret_cast<const uint4*>(args.input + std::uint64_t(__shfl_sync(0xFFFFFFFFu, row, i)) * args.input_stride + segment_first * k_tile);
+  };
+  if constexpr (Asynchronously) {
+    for (std::uint32_t i = 0, column = group; column < columns; ++i, column += groups) {
+      const uint4* const values = from(i);
+      for (std::uint32_t j = lane; j < chunks; j += 32) copy_async_16(to + column * ColumnBytes + j * 16, values + j);
+    }
+    copy_async_commit();
+  } else {
+    // Two columns at a time through registers: a wait for asynchronous copies would be one for all weights that are on their way, too.
+    for (std::uint32_t i = 0, column = group; column < columns; i += 2, column += 2 * groups) {
+      uint4 values[2][2];
+#pragma unroll
+      for (std::uint32_t b = 0; b < 2; ++b)
+#pragma unroll
+        for (std::uint32_t j = 0; j < 2; ++j) {
+          const uint4* const place = from(i + b) + lane + 32 * j;
+          if (column + b * groups < columns && lane + 32 * j < chunks) values[b][j] = *place;
+        }
+#pragma unroll
+      for (std::uint32_t b = 0; b < 2; ++b)
+#pragma unroll
+        for (std::uint32_t j = 0; j < 2; ++j)
+          if (column + b * groups < columns && lane + 32 * j < chunks)
+            store_shared_16(to + (column + b * groups) * ColumnBytes + (lane + 32 * j) * 16, values[b][j]);
+    }
+  }
+}
+
+__device__ __forceinline__ void sync_group() {
+  asm volatile("bar.sync %0,%1;" ::"r"(1 + threadIdx.z), "r"(blockDim.y * 32) : "memory");
+}
+__device__ __forceinline__ void store_sums(std::uint32_t address, float low, float high) {
+  asm volatile("st.shared.v2.f32 [%0],{%1,%2};" ::"r"(address), "f"(low), "f"(high) : "memory");
+}
+__device__ __forceinline__ float2 load_sums(std::uint32_t address) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0,%1},[%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+  return v;
+}
+
+// The end of an item. Segments' chains go to shared memory, where `own` is the lane's place: (segments, ColumnTiles, even and odd columns, 32) low and high
+// rows. Then this warp adds and stores parts first, first + blockDim.y, … of (ColumnTiles, even and odd columns), a lane a column and row pair. What the
+// epilogue reads is requested before the group meets.
+template <int ColumnTiles, class Epilogue>
+__device__ __forceinline__ void finish_item(const Epilogue& epilogue, const StreamShared& shared, std::uint32_t slot, std::uint32_t tile,
+                                            const float (&chain)[ColumnTiles][4], std::uint32_t own, std::uint32_t first) {
+  constexpr std::uint32_t segment_bytes = ColumnTiles * 512;
+  const std::uint32_t lane = threadIdx.x, columns = shared.columns[slot];
+  typename Epilogue::Rows rows;
+  typename Epilogue::Place places[1];
+  const auto column_of = [&](std::uint32_t part) { return part / 2 * 8 + lane % 4 * 2 + part % 2; };
+  const auto request = [&](std::uint32_t part) {
+    const std::int32_t ids[1] = {shared.ids[slot][min(column_of(part), columns - 1)]};
+    rows = epilogue.rows(shared.matrix[slot], tile, lane / 4);
+    epilogue.places(rows, ids, places);
+  };
+  // Parts at least one of whose columns exists come first.
+  const auto exists = [&](std::uint32_t part) { return part < 2 * ColumnTiles && part / 2 * 8 + part % 2 < columns; };
+  if (exists(first)) request(first);
+#pragma unroll
+  for (int n = 0; n < ColumnTiles; ++n) {
+    store_sums(own + n * 512, chain[n][0], chain[n][2]);
+    store_sums(own + n * 512 + 256, chain[n][1], chain[n][3]);
+  }
+  sync_group();
+#pragma unroll 1
+  for (std::uint32_t part = first; exists(part); part += blockDim.y) {
+    if (part != first) request(part);
+    std::uint32_t from = own - threadIdx.y * segment_bytes + part * 256;
+    const std::uint32_t end = from + blockDim.y * segment_bytes;
+    float2 sum = load_sums(from);
+#pragma unroll 4
+    while ((from += segment_bytes) != end) {
+      const float2 next = load_sums(from);
+      sum.x += next.x, sum.y += next.y;
+    }
+    if (column_of(part) < columns) epilogue.finish(rows, places[0], sum.x, sum.y);
+  }
+}
+
+// Segment: stream_segment of the inputs.
+template <WeightFormat Format, int Segment, int ColumnTiles, class Epilogue>
+__global__ void __launch_bounds__(stream_warps(Segment, ColumnTiles) * 32, 1)
+    stream_linear_kernel(const __grid_constant__ StreamArgs<Epilogue> args, const __grid_constant__ StreamPlan plan) {
+  using Unit = StreamUnit<Format>;
+  constexpr int units_max = (Segment == 0 ? 8 : Segment) * Unit::per_tile;
+  using Weights = WeightStream<Format, units_max, stream_depth(Format, Segment, ColumnTiles), Segment != 0>;
+  extern __shared__ __align__(128) std::byte dynamic[];
+  __shared__ StreamShared shared;
+  const std::uint32_t lane = threadIdx.x, segments = blockDim.y, groups = blockDim.z, row_tiles = plan.row_tiles;
+
   if (!args.weights_are_known) {
     wait_for_previous_kernel();
     trigger_next_kernel();
   }
+  std::uint32_t items = ceil_div(args.columns.count, ColumnTiles * 8) * row_tiles;
   if (args.columns.counts != nullptr) {
-    matrix = active_matrix(args.columns.counts, w.count, blockIdx.z);
-    if (matrix < 0) return;
+    if (threadIdx.y == 0 && threadIdx.z == 0) count_passes<ColumnTiles>(args.columns, args.weights.count, shared);
+    __syncthreads();
+    items = shared.passes * row_tiles;
   }
-  const std::uint32_t total = args.columns.counts != nullptr ? args.columns.counts[matrix] : args.columns.count;
-  const std::uint32_t first_column = blockIdx.y * (ColumnTiles * 8);
-  if (first_column >= total) return;
+  const std::uint32_t begin = divide(blockIdx.x * items, plan.inverse_blocks);
+  const std::uint32_t end = min(divide((blockIdx.x + 1) * items, plan.inverse_blocks), items);
+  const std::uint32_t segment_first = threadIdx.y * (Segment == 0 ? plan.segment_tiles : Segment);  // its first k tile
+  const std::uint32_t segment_length = Segment == 0 ? min(plan.segment_tiles, plan.tiles_k - segment_first) : Segment;
+  const int units = Segment == 0 ? static_cast<int>(segment_length) * Unit::per_tile : units_max;
 
-  const std::uint32_t ring_bytes = slot_count * Stream::slot_bytes;
-  const std::uint32_t segments = ceil_div(k_tiles(w.in), seg), turns = ceil_div(segments, warps);
-  const std::uint32_t part = seg * k_tile + 8, pitch = turns * part;  // elements of one segment, of one column
-  __nv_bfloat16* const all_inputs = reinterpret_cast<__nv_bfloat16*>(shared + warps * ring_bytes);
-  float4* const sums = reinterpret_cast<float4*>(all_inputs + warps * input_rows * pitch);  // two of (warps, ColumnTiles, 32)
-  const std::uint32_t sums_size = warps * ColumnTiles * 32;
-  std::uint64_t* const barriers = reinterpret_cast<std::uint64_t*>(sums + 2 * sums_size);
-  Stream stream{shared + warp * ring_bytes, barriers + warp * slot_count, slot_count, w.data + matrix * w.matrix_bytes(), w.row_tiles(), k_tiles(w.in),
-                seg,                        warps,                        blockIdx.x, warp,                               0};
-  if (lane == 0) {
-    for (std::uint32_t i = 0; i < slot_count; ++i) init_copy_barrier(stream.barriers + i);
-    fence_barrier_init();
-    for (std::uint32_t i = 0; i < slot_count; ++i) stream.fetch(i);
-  }
+  // The lane's first byte of the weights of one of a piece's row tiles.
+  const auto locate = [&](std::uint32_t piece, std::uint32_t tile) {
+    const std::uint32_t matrix = locate_piece<ColumnTiles>(args.columns, args.weights.count, shared, piece).matrix;
+    return args.weights.data + matrix * plan.matrix_bytes + std::uint64_t(tile) * plan.row_bytes + segment_first * tile_bytes(Format) + 16 * lane;
+  };
+  std::uint32_t piece = divide(begin, plan.inverse_row_tiles);
+  if (piece * row_tiles > begin) --piece;
+  // The group's next item, and where its weights are: requested while the one before is multiplied.
+  std::uint32_t item = begin + threadIdx.z;
+  const auto locate_item = [&] {
+    std::uint32_t of = piece, tile = item - piece * row_tiles;
+    for (; tile >= row_tiles; tile -= row_tiles) ++of;
+    return locate(of, tile);
+  };
+  Weights weights(shared_address(dynamic) + plan.weights_at + (threadIdx.z * segments + threadIdx.y) * Weights::shared_bytes, units);
+  if (item < end) weights.move_to(locate_item());
+  weights.start(item < end);
   if (args.weights_are_known) {
     trigger_next_kernel();
     wait_for_previous_kernel();
   }
 
-  // The inputs of this block's columns, each warp its own segments.
-  const std::uint32_t columns = min(total - first_column, ColumnTiles * 8u);
-  if (threadIdx.x < columns) {
-    const std::uint32_t c = first_column + threadIdx.x;
-    ids[threadIdx.x] = args.columns.index != nullptr ? args.columns.index[std::uint64_t(matrix) * args.columns.capacity + c] : static_cast<std::int32_t>(c);
-  }
-  __syncthreads();
-  __nv_bfloat16* const inputs = all_inputs + warp * input_rows * pitch;
-  for (std::uint32_t turn = 0; turn < turns; ++turn) {
-    const std::uint32_t segment = warp + turn * warps, chunks = stream.length(segment) * (k_tile / 8);
-    for (std::uint32_t c = 0; c < columns; ++c) {
-      const __nv_bfloat16* from = args.input + std::uint64_t(static_cast<std::uint32_t>(ids[c]) / args.columns.divisor) * args.input_stride + segment * seg * k_tile;
-      for (std::uint32_t i = lane; i < chunks; i += 32) copy_async_16(shared_address(inputs + c * pitch + turn * part + i * 8), from + i * 8);
+  // ldmatrix x4 brings k 0-31 of eight columns: matrix m holds k 8m … 8m+7. Columns without room read the first; sums of columns that do not exist are
+  // dropped.
+  constexpr std::uint32_t column_bytes = stream_column_bytes(Segment);
+  const std::uint32_t inputs = shared_address(dynamic) + threadIdx.y * plan.input_rows * column_bytes;
+  std::uint32_t columns_at = 0;
+  std::uint32_t sums = 0;  // of the group's two places for an item's sums, the next one
+  std::uint32_t adds = threadIdx.y;  // the first part of the sums that this warp adds. It changes so that no warp falls behind in its stream.
+  for (std::uint32_t slot = plan.pieces; piece * row_tiles < end; ++piece, ++slot, columns_at += plan.piece_bytes) {
+    if (slot == plan.pieces) {
+      __syncthreads();  // earlier pieces are done with
+      slot = 0;
+      for (; slot < plan.pieces && (piece + slot) * row_tiles < end; ++slot)
+        load_inputs<ColumnTiles, column_bytes, Weights::shared_bytes == 0>(args, plan, shared, piece + slot, slot, inputs + slot * plan.piece_bytes,
+                                                                           segment_first, segment_length);
+      slot = 0;
+      columns_at = inputs + (lane % 8 < plan.input_rows ? lane % 8 : 0) * column_bytes + lane / 8 * 16;
+      if constexpr (Weights::shared_bytes == 0) copy_async_wait<0>();
+      __syncthreads();
     }
-  }
-  copy_async_commit();
-  copy_async_wait<0>();
-  __syncwarp();
-
-  // ldmatrix x4 brings k 0-31 of eight columns: matrix m holds k 8m … 8m+7. Columns that do not exist read the first: their sums are dropped.
-  std::uint32_t rows[ColumnTiles];
-#pragma unroll
-  for (int n = 0; n < ColumnTiles; ++n) {
-    const std::uint32_t c = n * 8 + lane % 8;
-    rows[n] = shared_address(inputs + (c < columns ? c : 0) * pitch) + lane / 8 * 16;
-  }
-  std::uint32_t adder = 0;  // the warp that adds the first column tile; others follow. It changes so that no warp falls behind in its stream.
-  bool second = false;
-  for (std::uint32_t tile = blockIdx.x; tile < stream.tiles_row; tile += gridDim.x) {
-    float sum[ColumnTiles][4];
-    for (std::uint32_t turn = 0; turn < turns; ++turn) {
+    const std::uint32_t piece_end = min((piece + 1) * row_tiles, end);
+    while (item < piece_end) {
+      const std::uint32_t tile = item - piece * row_tiles;
+      weights.begin_item();
+      item += groups;
+      if (item < piece_end) {
+        weights.move_by(groups * plan.row_bytes);
+      } else if (item < end) {
+        weights.move_to(locate_item());
+      }
       float chain[ColumnTiles][4] = {};
-      const std::uint32_t length = stream.length(warp + turn * warps);
-      for (std::uint32_t k = 0; k < length; k += Stream::chunk) {
-        const std::byte* const weights = stream.wait();
-        const std::uint32_t size = min(Stream::chunk, length - k);
-#pragma unroll 1
-        for (std::uint32_t i = 0; i < size; ++i) {
-          WeightTile<Format> a_tile;
-          a_tile.load_shared(weights + i * tile_bytes(Format), lane);
-          const std::uint32_t offset = (turn * part + (k + i) * k_tile) * 2;
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
+      for (int u = 0; u < units_max; ++u) {
+        if (Segment != 0 || u < units) {
+          const Unit& unit = weights.take(u);
+#pragma unroll
+          for (int s = 0; s < Unit::steps; s += 2) {
             std::uint32_t a[2][4];
-            a_tile.operand(2 * half, a[0]);
-            a_tile.operand(2 * half + 1, a[1]);
+            unit.operand(s, a[0]);
+            unit.operand(s + 1, a[1]);
 #pragma unroll
             for (int n = 0; n < ColumnTiles; ++n) {
               std::uint32_t b[4];
-              load_matrix_x4(b, rows[n] + offset + half * 64);
+              load_matrix_x4(b, columns_at + n * 8 * column_bytes + (u * Unit::steps + s) * 32);
               mma_bf16(chain[n], a[0], b[0], b[1]);
               mma_bf16(chain[n], a[1], b[2], b[3]);
             }
           }
+          weights.request(u, item < end);
         }
-        stream.release();
       }
-      float4* const slot = sums + (second ? sums_size : 0);
-      second = !second;
-#pragma unroll
-      for (int n = 0; n < ColumnTiles; ++n) slot[(warp * ColumnTiles + n) * 32 + lane] = make_float4(chain[n][0], chain[n][1], chain[n][2], chain[n][3]);
-      __syncthreads();
-      const std::uint32_t here = min(warps, segments - turn * warps);
-#pragma unroll
-      for (int n = 0; n < ColumnTiles; ++n) {
-        const std::uint32_t at = adder + n;
-        if (warp != (at < warps ? at : at % warps)) continue;
-        for (std::uint32_t s = 0; s < here; ++s) {
-          const float4 next = slot[(s * ColumnTiles + n) * 32 + lane];
-          const bool first = turn == 0 && s == 0;
-          sum[n][0] = first ? next.x : sum[n][0] + next.x, sum[n][1] = first ? next.y : sum[n][1] + next.y;
-          sum[n][2] = first ? next.z : sum[n][2] + next.z, sum[n][3] = first ? next.w : sum[n][3] + next.w;
-        }
-        if (turn + 1 < turns) continue;
-        const std::uint32_t g = lane / 4, c = n * 8 + lane % 4 * 2;
-        if (c < columns) args.epilogue.store(matrix, tile, g, ids[c], sum[n][0], sum[n][2]);
-        if (c + 1 < columns) args.epilogue.store(matrix, tile, g, ids[c + 1], sum[n][1], sum[n][3]);
-      }
+      const std::uint32_t own =
+          shared_address(dynamic) + plan.sums_at + 2 * threadIdx.z * plan.sums_bytes + sums + threadIdx.y * (ColumnTiles * 512) + 8 * threadIdx.x;
+      finish_item<ColumnTiles>(args.epilogue, shared, slot, tile, chain, own, adds);
+      sums = plan.sums_bytes - sums;
+      adds = adds == 0 ? segments - 1 : adds - 1;
     }
-    if (++adder == warps) adder = 0;
   }
 }
 
-template <WeightFormat Format, int ColumnTiles, class Epilogue>
+template <WeightFormat Format, int Segment, int ColumnTiles, class Epilogue>
 cudaError_t launch_stream(const StreamArgs<Epilogue>& args, const StreamShape& shape, cudaStream_t stream) {
-  auto* kernel = stream_linear_kernel<Format, ColumnTiles, Epilogue>;
-  if (const cudaError_t error = allow_shared_memory(kernel, processor_shared_bytes - 1024); error != cudaSuccess) return error;
-  return launch(kernel, {dim3(shape.row_blocks, shape.column_blocks, shape.matrices), dim3(shape.warps * 32), shape.shared_bytes}, stream, args,
-                shape.segment_tiles, shape.input_rows, shape.slots);
+  auto* kernel = stream_linear_kernel<Format, Segment, ColumnTiles, Epilogue>;
+  if (const cudaError_t error = allow_shared_memory(kernel, stream_shared_max); error != cudaSuccess) return error;
+  const PackedMatrix& w = args.weights;
+  const std::uint32_t piece_bytes = stream_piece_bytes(w, shape);
+  const StreamPlan plan{.segment_tiles = shape.segment_tiles,
+                        .tiles_k = k_tiles(w.in),
+                        .row_tiles = w.row_tiles(),
+                        .row_bytes = k_tiles(w.in) * tile_bytes(Format),
+                        .matrix_bytes = w.matrix_bytes(),
+                        .input_rows = shape.input_rows,
+                        .pieces = shape.pieces,
+                        .piece_bytes = piece_bytes,
+                        .sums_at = shape.pieces * piece_bytes,
+                        .sums_bytes = stream_sums_bytes(shape),
+                        .weights_at = shape.pieces * piece_bytes + shape.groups * 2 * stream_sums_bytes(shape),
+                        .inverse_row_tiles = inverse_of(w.row_tiles()),
+                        .inverse_blocks = inverse_of(shape.blocks),
+                        .inverse_divisor = inverse_of(args.columns.divisor)};
+  return launch(kernel, {dim3(shape.blocks), dim3(32, shape.segments, shape.groups), shape.shared_bytes}, stream, args, plan);
 }
 
-template <WeightFormat Format, class Epilogue>
-cudaError_t stream_linear_as(const StreamArgs<Epilogue>& args, const StreamShape& shape, cudaStream_t stream) {
+template <WeightFormat Format, int Segment, class Epilogue>
+cudaError_t launch_stream_columns(const StreamArgs<Epilogue>& args, const StreamShape& shape, cudaStream_t stream) {
   switch (shape.column_tiles) {
     case 1:
-      return launch_stream<Format, 1>(args, shape, stream);
+      return launch_stream<Format, Segment, 1>(args, shape, stream);
     case 2:
-      return launch_stream<Format, 2>(args, shape, stream);
+      return launch_stream<Format, Segment, 2>(args, shape, stream);
     case 3:
-      return launch_stream<Format, 3>(args, shape, stream);
+      return launch_stream<Format, Segment, 3>(args, shape, stream);
     default:
       return cudaErrorInvalidValue;
+  }
+}
+
+// `shape` comes from stream_shape of these weights. cudaErrorInvalidValue: supports_stream says no.
+template <WeightFormat Format, class Epilogue>
+cudaError_t stream_linear_as(const StreamArgs<Epilogue>& args, const StreamShape& shape, cudaStream_t stream) {
+  if (args.weights.count > stream_experts_max) return cudaErrorInvalidValue;
+  switch (stream_segment(args.weights.in)) {
+    case 5:
+      return launch_stream_columns<Format, 5>(args, shape, stream);
+    case 8:
+      return launch_stream_columns<Format, 8>(args, shape, stream);
+    default:
+      return launch_stream_columns<Format, 0>(args, shape, stream);
   }
 }
 

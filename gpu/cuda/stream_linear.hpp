@@ -1,4 +1,4 @@
-// y = W x for few columns: the weights stream through shared memory once and are used for up to 24 columns at a time. The kernel of decode steps.
+// y = W x for few columns: the weights stream from memory straight into registers and are used for up to 24 columns at a time. The kernel of decode steps.
 // Launch shapes are computed here, without a device, so that tests can look at them.
 #pragma once
 
@@ -9,24 +9,43 @@
 
 namespace althing::gpu::cuda {
 
-inline constexpr std::uint32_t stream_warps_max = 9;         // of a block; a segment has one warp, more segments take turns
 inline constexpr std::uint32_t stream_column_tiles_max = 3;  // of 8 columns, in one pass over the weights
-inline constexpr std::uint32_t processor_shared_bytes = 227u << 10;
+inline constexpr std::uint32_t stream_pieces_max = 2;        // whose inputs lie in shared memory at once; a piece is one pass over one matrix
+inline constexpr std::uint32_t stream_groups_max = 15;       // each has one of the hardware's barriers
+inline constexpr std::uint32_t stream_experts_max = 256;
+inline constexpr std::uint32_t stream_shared_max = (227u << 10) - 4096;  // dynamic, of a block
 
-// k tiles that are copied at once: about 2 KiB, below which copies are slow.
-constexpr std::uint32_t stream_chunk(WeightFormat format) { return format == WeightFormat::bf16 ? 1u : format == WeightFormat::fp8 ? 2u : 5u; }
+// The segment length that a kernel is made for: 5 or 8 where all segments are that long and not too many, else 0: any length up to 8, at some cost.
+constexpr std::uint32_t stream_segment(std::uint32_t in) {
+  const std::uint32_t size = k_segment_tiles(in);
+  return k_tiles(in) % size == 0 && (size == 5 || (size == 8 && k_segments(in) <= 8)) ? size : 0;
+}
+// Warps of a block, of which there is one a multiprocessor: as many as the registers and the inputs leave room for.
+constexpr std::uint32_t stream_warps(std::uint32_t segment, std::uint32_t column_tiles) {
+  if (segment == 8) return 16;
+  return segment == 5 && column_tiles == 1 ? 28 : 18;
+}
+// Units of a warp's weights that are on their way at once (weight_stream.cuh): 50 to 140 KB a multiprocessor, less where many columns take the room.
+constexpr std::uint32_t stream_depth(WeightFormat format, std::uint32_t segment, std::uint32_t column_tiles) {
+  if (format == WeightFormat::mxfp4) return segment == 0 ? 8 : segment;
+  if (segment == 8) return column_tiles == 1 ? 8 : format == WeightFormat::fp8 ? 4 : 2;
+  return segment == 5 ? 5 : 4;
+}
+constexpr std::uint32_t stream_weights_bytes(WeightFormat format, std::uint32_t segment, std::uint32_t column_tiles) {
+  return format == WeightFormat::mxfp4 ? 0 : stream_depth(format, segment, column_tiles) * (format == WeightFormat::bf16 ? 1024 : 640);
+}
+// Bytes of one column's part of a segment in shared memory: 16 more than there are, so that ldmatrix meets no bank twice.
+constexpr std::uint32_t stream_column_bytes(std::uint32_t segment) { return (segment == 0 ? 8 : segment) * k_tile * 2 + 16; }
 
 struct StreamShape {
-  std::uint32_t warps = 0;          // of a block
-  std::uint32_t column_tiles = 0;   // of 8 columns
-  std::uint32_t row_blocks = 0;     // blocks along the rows: block b takes row tiles b, b + row_blocks, …
-  std::uint32_t column_blocks = 0;  // passes over the weights
-  std::uint32_t matrices = 0;       // experts that can be active at once
+  std::uint32_t segments = 0;       // of K: warps that share a row tile
+  std::uint32_t groups = 0;         // row tiles that a block works on at once
+  std::uint32_t column_tiles = 0;   // of 8 columns; 0: the matrix is not supported
+  std::uint32_t blocks = 0;         // all resident; they share the row tiles of all passes over all matrices that have columns
   std::uint32_t segment_tiles = 0;  // k tiles of a segment
   std::uint32_t input_rows = 0;     // columns that have room in shared memory
-  std::uint32_t slots = 0;          // chunks in flight a warp
+  std::uint32_t pieces = 0;         // whose inputs lie there at once
   std::uint32_t shared_bytes = 0;
-  std::uint32_t resident = 0;  // blocks that fit on one multiprocessor
 };
 
 struct StreamWork {
@@ -35,43 +54,43 @@ struct StreamWork {
   std::uint32_t matrices = 1;          // how many can have columns at once
 };
 
-// Bytes of a block besides the weights in flight. Each warp holds its own segments of every column, 8 elements apart so that ldmatrix meets no bank twice.
-constexpr std::uint32_t stream_fixed_bytes(const PackedMatrix& m, std::uint32_t warps, std::uint32_t column_tiles, std::uint32_t input_rows) {
-  const std::uint32_t turns = ceil_div(k_segments(m.in), warps);
-  return warps * input_rows * turns * (k_segment_tiles(m.in) * k_tile + 8) * 2 + 2 * warps * column_tiles * 512;
+// Of `shape`'s dynamic shared memory: the inputs of one piece, (segments, input_rows, stream_column_bytes); the segments' sums of one item.
+constexpr std::uint32_t stream_piece_bytes(const PackedMatrix& m, const StreamShape& s) {
+  return s.segments * s.input_rows * stream_column_bytes(stream_segment(m.in));
+}
+constexpr std::uint32_t stream_sums_bytes(const StreamShape& s) { return s.segments * s.column_tiles * 512; }
+constexpr std::uint32_t stream_shared_bytes(const PackedMatrix& m, const StreamShape& s) {
+  const std::uint32_t weights = s.segments * stream_weights_bytes(m.format, stream_segment(m.in), s.column_tiles);
+  return s.pieces * stream_piece_bytes(m, s) + s.groups * (2 * stream_sums_bytes(s) + weights);
 }
 
-// Picks the most blocks a multiprocessor that still leave each warp two chunks in flight.
 constexpr StreamShape stream_shape(const PackedMatrix& m, const StreamWork& work, std::uint32_t processors) {
-  constexpr std::uint32_t slots_max = 4;
   StreamShape s;
-  s.warps = std::min(k_segments(m.in), stream_warps_max);
+  s.segments = k_segments(m.in);
   s.segment_tiles = k_segment_tiles(m.in);
-  s.matrices = work.matrices;
-  const std::uint32_t slot_bytes = s.warps * stream_chunk(m.format) * tile_bytes(m.format) + s.warps * 8;
-  const std::uint32_t wanted = std::min(ceil_div(std::max(work.columns_expected, 1u), 8), stream_column_tiles_max);
-  for (s.column_tiles = wanted; s.column_tiles > 0; --s.column_tiles) {
-    s.input_rows = std::min(work.columns_max, s.column_tiles * 8);
-    const std::uint32_t fixed = stream_fixed_bytes(m, s.warps, s.column_tiles, s.input_rows);
-    for (s.resident = s.column_tiles == 1 ? 3 : s.column_tiles == 2 ? 2 : 1; s.resident > 0; --s.resident) {
-      const std::uint32_t room = processor_shared_bytes / s.resident - 2048;
-      s.slots = room > fixed ? std::min((room - fixed) / slot_bytes, slots_max) : 0;
-      if (s.slots >= 2) break;
+  // Experts differ: room for half as many columns again saves most of them a second pass.
+  const std::uint32_t columns = work.matrices > 1 ? work.columns_expected * 3 / 2 : work.columns_expected;
+  s.column_tiles = std::min(ceil_div(std::clamp(columns, 1u, std::max(work.columns_max, 1u)), 8), stream_column_tiles_max);
+  for (; s.column_tiles > 0; --s.column_tiles) {
+    const std::uint32_t groups_max = std::min(stream_warps(stream_segment(m.in), s.column_tiles) / s.segments, stream_groups_max);
+    s.input_rows = s.column_tiles == 1 ? std::min(work.columns_max, 8u) : 8 * s.column_tiles;
+    s.groups = groups_max;
+    s.pieces = stream_pieces_max;
+    while (s.groups > 0 && stream_shared_bytes(m, s) > stream_shared_max) {
+      if (--s.pieces > 0) continue;
+      s.pieces = stream_pieces_max;
+      --s.groups;
     }
-    if (s.resident > 0) {
-      s.shared_bytes = fixed + s.slots * slot_bytes;
-      break;
-    }
+    if (s.groups > 0 && (s.column_tiles == 1 || s.groups == groups_max)) break;
   }
-  s.column_blocks = ceil_div(work.columns_max, std::max(1u, s.column_tiles * 8));
-  // Even shares: the fewest tiles a block with which all blocks are resident at once.
-  const std::uint32_t tiles = m.row_tiles();
-  const std::uint32_t share = ceil_div(tiles, std::max(1u, processors * s.resident / s.matrices));
-  s.row_blocks = ceil_div(tiles, share);
+  const std::uint32_t passes = work.matrices * ceil_div(work.columns_max, std::max(1u, s.column_tiles * 8));
+  s.pieces = std::min(s.pieces, passes);
+  s.shared_bytes = stream_shared_bytes(m, s);
+  s.blocks = std::min(processors, m.row_tiles() * passes);
   return s;
 }
 
 // Whether a matrix of these inputs fits at all.
-constexpr bool supports_stream(const PackedMatrix& m) { return stream_shape(m, {8, 8, 1}, 1).column_tiles > 0; }
+constexpr bool supports_stream(const PackedMatrix& m) { return stream_shape(m, {8, 8, 1}, 1).column_tiles > 0 && m.count <= stream_experts_max; }
 
 }  // namespace althing::gpu::cuda

@@ -10,6 +10,7 @@
 // more than the two tiles a multiplying warp holds, so neither side waits for what the other would do only later.
 #pragma once
 
+#include "gpu/cuda/column_blocks.cuh"
 #include "gpu/cuda/intrinsics.cuh"
 #include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/mbarrier.cuh"
@@ -33,8 +34,7 @@ static_assert(copy_lag + 3 <= static_cast<int>(ring_places));
 struct TileShared {
   std::uint64_t full[ring_places];
   std::uint64_t empty[ring_places];
-  std::uint32_t counts[tile_experts_max];                  // columns of each expert
-  std::uint32_t first_column_block[tile_experts_max + 1];  // exclusive sums over the experts
+  ColumnBlocks blocks;
 };
 inline constexpr std::uint32_t tile_alignment = 1024;  // of a swizzled operand
 inline constexpr std::size_t tile_shared_bytes = tile_alignment + ring_places * ring_place_bytes + sizeof(TileShared);
@@ -84,15 +84,15 @@ struct TileRing {
 
 // A warp's way through the list of pieces: block b of n takes pieces b, b + n, ….
 struct TileWalk {
-  const TileShared* shared;
+  const ColumnBlocks* blocks;
   std::uint32_t row_blocks;
   std::uint32_t pieces;
   std::uint32_t piece;
   std::uint32_t expert = 0;
   TileWork work;
 
-  __device__ __forceinline__ TileWalk(const TileShared* counts, std::uint32_t experts, std::uint32_t rows)
-      : shared(counts), row_blocks(rows), pieces(counts->first_column_block[experts] * rows), piece(blockIdx.x) {
+  __device__ __forceinline__ TileWalk(const ColumnBlocks* columns, std::uint32_t experts, std::uint32_t rows)
+      : blocks(columns), row_blocks(rows), pieces(columns->first[experts] * rows), piece(blockIdx.x) {
     locate();
   }
   __device__ __forceinline__ bool done() const { return piece >= pieces; }
@@ -102,37 +102,12 @@ struct TileWalk {
   }
   __device__ __forceinline__ void locate() {
     if (done()) return;
-    while (piece >= shared->first_column_block[expert + 1] * row_blocks) ++expert;
-    const std::uint32_t first = shared->first_column_block[expert];
-    work = tile_work(piece - first * row_blocks, row_blocks, shared->first_column_block[expert + 1] - first);
+    while (piece >= blocks->first[expert + 1] * row_blocks) ++expert;
+    const std::uint32_t first = blocks->first[expert];
+    work = tile_work(piece - first * row_blocks, row_blocks, blocks->first[expert + 1] - first);
   }
-  __device__ __forceinline__ std::uint32_t columns() const { return shared->counts[expert]; }
+  __device__ __forceinline__ std::uint32_t columns() const { return blocks->counts[expert]; }
 };
-
-__device__ __forceinline__ std::int32_t column_index(const Columns& columns, std::uint32_t expert, std::uint32_t column) {
-  return columns.index != nullptr ? columns.index[std::uint64_t(expert) * columns.capacity + column] : static_cast<std::int32_t>(column);
-}
-
-// By one warp: the experts' column counts, and how many column blocks lie before each.
-__device__ __forceinline__ void count_columns(const Columns& columns, std::uint32_t experts, std::uint32_t lane, TileShared& shared) {
-  std::uint32_t before = 0;
-  for (std::uint32_t base = 0; base < experts; base += 32) {
-    const std::uint32_t expert = base + lane;
-    const std::uint32_t count = expert >= experts ? 0 : columns.counts != nullptr ? columns.counts[expert] : columns.count;
-    std::uint32_t sum = (count + tile_columns - 1) / tile_columns;
-#pragma unroll
-    for (std::uint32_t step = 1; step < 32; step *= 2) {
-      const std::uint32_t other = __shfl_up_sync(0xFFFFFFFFu, sum, step);
-      if (lane >= step) sum += other;
-    }
-    if (expert < experts) {
-      shared.counts[expert] = count;
-      shared.first_column_block[expert + 1] = before + sum;
-    }
-    before += __shfl_sync(0xFFFFFFFFu, sum, 31);
-  }
-  if (lane == 0) shared.first_column_block[0] = 0;
-}
 
 // A gathering warp. It copies columns [32 part, + 32) of a piece; a lane, chunk lane % 8 of those at lane / 8 + 4 i.
 struct TileGather {
@@ -228,7 +203,7 @@ struct TileMultiply {
     const std::uint64_t b = swizzled_operand(ring.places + place * ring_place_bytes);
     wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < 4; ++s) wgmma_m64n128k16(chain, a[Parity][s], b + 2 * s, s > 0 || !first_of_segment);
+    for (int s = 0; s < 4; ++s) wgmma_k16(chain, a[Parity][s], b + 2 * s, s > 0 || !first_of_segment);
     wgmma_commit();
     wgmma_wait<1>();
     if (!first_of_segment) release(n - 1);
@@ -270,29 +245,6 @@ struct TileKernelArgs {
   TileLinearShape shape;
 };
 
-// Hands a warp's sums to the epilogue, a few columns at a time.
-template <class Epilogue>
-__device__ __forceinline__ void finish_piece(const TileLinearArgs<Epilogue>& args, const TileWalk& piece, std::uint32_t tile, std::uint32_t lane,
-                                             const float (&total)[64]) {
-  const std::uint32_t first = piece.work.column_block * tile_columns + lane % 4 * 2, count = piece.columns();
-  constexpr std::uint32_t batch = Epilogue::batch;
-  const auto rows = args.epilogue.rows(piece.expert, tile, lane / 4);
-#pragma unroll
-  for (std::uint32_t begin = 0; begin < 32; begin += batch) {
-    std::int32_t columns[batch];
-    typename Epilogue::Place places[batch];
-#pragma unroll
-    for (std::uint32_t i = 0; i < batch; ++i)
-      columns[i] = column_index(args.columns, piece.expert, min(first + (begin + i) / 2 * 8 + i % 2, count - 1));
-    args.epilogue.places(rows, columns, places);
-#pragma unroll
-    for (std::uint32_t i = 0; i < batch; ++i) {
-      const std::uint32_t at = (begin + i) / 2 * 4 + i % 2;
-      if (first + (begin + i) / 2 * 8 + i % 2 < count) args.epilogue.finish(rows, places[i], total[at], total[at + 2]);
-    }
-  }
-}
-
 // A multiplying warp's pieces, each with its epilogue. The weights of the next piece are asked for before the epilogue of this one.
 template <WeightFormat Format, class Epilogue>
 __device__ __forceinline__ void multiply_pieces(const TileKernelArgs<Epilogue>& parameters, TileWalk walk, std::uint32_t warp, std::uint32_t lane,
@@ -313,7 +265,8 @@ __device__ __forceinline__ void multiply_pieces(const TileKernelArgs<Epilogue>& 
     walk.next();
     if (!walk.done()) begin();
     const std::uint32_t tile = piece.work.row_block * multiplying_warps + warp;
-    if (tile < shape.row_tiles) finish_piece(args, piece, tile, lane, multiply.total);
+    if (tile < shape.row_tiles)
+      finish_columns(args.epilogue, args.columns, {piece.expert, piece.work.column_block * tile_columns, piece.columns()}, tile, lane, multiply.total);
   }
 }
 
@@ -333,16 +286,16 @@ __global__ void __launch_bounds__(tile_threads, 1) tile_linear_kernel(const __gr
   }
   wait_for_previous_kernel();
   trigger_next_kernel();
-  if (warp == multiplying_warps) count_columns(args.columns, args.weights.count, lane, shared);
+  if (warp == multiplying_warps) count_columns(args.columns, args.weights.count, tile_columns, lane, shared.blocks);
   __syncthreads();
 
   if (warp >= multiplying_warps) {
     give_registers<gathering_registers>();
-    const TileWalk walk(&shared, args.weights.count, shape.row_blocks);
+    const TileWalk walk(&shared.blocks, args.weights.count, shape.row_blocks);
     TileGather{args.columns, args.input, args.input_stride / 8, warp - multiplying_warps, lane}.run(walk, shape.k_tiles, addresses);
   } else {
     take_registers<multiplying_registers>();
-    multiply_pieces<Format>(parameters, TileWalk(&shared, args.weights.count, shape.row_blocks), warp, lane, addresses);
+    multiply_pieces<Format>(parameters, TileWalk(&shared.blocks, args.weights.count, shape.row_blocks), warp, lane, addresses);
   }
 }
 

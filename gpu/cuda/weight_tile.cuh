@@ -47,8 +47,7 @@ struct WeightTile<WeightFormat::mxfp4> {
     exponents = *reinterpret_cast<const std::uint32_t*>(tile + 512 + 4 * (lane / 4));
   }
   __device__ __forceinline__ void operand(int s, std::uint32_t (&a)[4]) const {
-    const std::uint32_t word = s == 0 ? words.x : s == 1 ? words.y : s == 2 ? words.z : words.w;
-    expand_mxfp4(word, mxfp4_factor(exponents, s / 2 * 2), mxfp4_factor(exponents, s / 2 * 2 + 1), a);
+    expand_mxfp4(s < 2 ? words.x : words.z, s < 2 ? words.y : words.w, s % 2, mxfp4_factors(exponents, s / 2), a);
   }
 };
 

@@ -67,14 +67,17 @@ class RankActorTest : public testing::Test {
  protected:
   RankActorTest() : system_(config_), coordinator_(dynamic_cast<caf::scheduler::test_coordinator&>(system_.scheduler())) {
     scheduler_ = system_.spawn(inbox_actor, inbox_);
-    rank_ = system_.spawn(rank_actor, std::shared_ptr<gpu::Executor>(executor_), OnBroken{});
-    settle();
+    spawn([this] { ++lost_; });
   }
   ~RankActorTest() override {
     for (const caf::actor& actor : {rank_, scheduler_}) caf::anon_send_exit(actor, caf::exit_reason::kill);
     settle();
   }
 
+  void spawn(std::function<void()> on_lost) {
+    rank_ = system_.spawn(rank_actor, std::shared_ptr<gpu::Executor>(executor_), std::move(on_lost));
+    settle();
+  }
   void settle() { coordinator_.run(); }
   void join(std::uint64_t epoch) {
     std::shared_ptr<gpu::Communicator> communicator = gpu::solo_communicator(EpochId{epoch});
@@ -99,6 +102,7 @@ class RankActorTest : public testing::Test {
   std::shared_ptr<HeldExecutor> executor_ = std::make_shared<HeldExecutor>();
   std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   caf::actor scheduler_, rank_;
+  int lost_ = 0;
 };
 
 TEST_F(RankActorTest, hands_over_the_second_plan_while_the_first_runs) {
@@ -176,6 +180,26 @@ TEST_F(RankActorTest, a_failure_is_told_once_and_ends_the_epoch) {
   plan(3, 1);
   EXPECT_TRUE(executor_->steps.empty());
   EXPECT_FALSE(probe().busy);
+}
+
+TEST_F(RankActorTest, a_lost_device_ends_the_process_where_somebody_starts_it_again) {
+  join(1);
+  plan(1, 1);
+  plan(2, 1);
+  executor_->fail(ErrorCode::internal);
+  executor_->fail(ErrorCode::internal);
+  settle();
+  EXPECT_EQ(lost_, 1);
+  EXPECT_TRUE(inbox_->failures.empty()) << "its death tells the rest";
+  caf::anon_send_exit(rank_, caf::exit_reason::kill);
+  settle();
+  spawn(nullptr);
+  join(2);
+  plan(3, 2);
+  executor_->fail(ErrorCode::internal);
+  settle();
+  ASSERT_EQ(inbox_->failures.size(), 1U);
+  EXPECT_FALSE(inbox_->failures[0].refused);
 }
 
 TEST_F(RankActorTest, a_step_may_end_after_its_actor) {

@@ -34,7 +34,7 @@ __global__ void fill(std::uint32_t* words, std::size_t count, WeightFormat forma
     if (format == WeightFormat::bf16) {
       words[i] = (h & 0x80FF80FFu) | 0x3C003C00u;
     } else {
-      words[i] = i * 4 % 544 < 512 ? h : 0xF5F5F5F5u;
+      words[i] = i * 4 % 544 < 512 ? h : 0xFAFAFAFAu;
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 #include <span>
@@ -66,8 +67,10 @@ class Engine {
     return engine;
   }
 
+  // The first plan that follows is a snapshot: rows and pages are free again.
   Status enter_epoch(std::uint64_t epoch) {
     communicators_.clear();
+    while (!held_pages_.empty()) give_back(held_pages_.begin()->first);
     epoch_ = EpochId{epoch};
     step_ = 0;
     snapshot_ = true;
@@ -107,8 +110,16 @@ class Engine {
         grant.pages.push_back(free_pages_.back());
         free_pages_.pop_back();
       }
+      auto& held = held_pages_[row];
+      held.insert(held.end(), grant.pages.begin(), grant.pages.end());
       plan.pages.push_back(std::move(grant));
     }
+  }
+
+  // Frees `row` in `plan`. Its pages are the last to be handed out again, so a row that comes back gets others.
+  void clear(StepPlan& plan, std::uint32_t row) {
+    plan.cleared.push_back(RowIndex{row});
+    give_back(row);
   }
 
   // Runs the plan on all ranks. The first rank's answer, or an error when ranks disagree.
@@ -133,11 +144,19 @@ class Engine {
  private:
   Engine() = default;
 
+  void give_back(std::uint32_t row) {
+    const auto held = held_pages_.find(row);
+    if (held == held_pages_.end()) return;
+    free_pages_.insert(free_pages_.begin(), held->second.begin(), held->second.end());
+    held_pages_.erase(held);
+  }
+
   KvLayout layout_;
   std::uint32_t context_ = 0;
   std::vector<std::unique_ptr<gpu::Executor>> executors_;
   std::vector<std::unique_ptr<gpu::Communicator>> communicators_;
-  std::vector<PageId> free_pages_;
+  std::vector<PageId> free_pages_;                            // the last is handed out first
+  std::map<std::uint32_t, std::vector<PageId>> held_pages_;  // by row
   EpochId epoch_;
   std::uint64_t step_ = 0;
   bool snapshot_ = true;

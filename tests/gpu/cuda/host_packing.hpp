@@ -28,19 +28,22 @@ inline PackedPlace place_of(std::uint32_t lane, std::uint32_t s, std::uint32_t r
   return {g + 8 * (r % 2), 16 * s + 2 * q + 8 * (r / 2) + e};
 }
 
-inline std::uint32_t mxfp4_bits(std::uint32_t r, std::uint32_t code) {
-  const std::uint32_t s = code >> 3, e1 = code >> 2 & 1, e0 = code >> 1 & 1, m = code & 1;
-  switch (r) {
-    case 0:
-      return s << 15 | e1 << 8 | e0 << 7 | m << 6;
-    case 1:
-      return s << 12 | e1 << 5 | e0 << 4 | m << 3;
-    case 2:
-      return s << 9 | e1 << 2 | e0 << 1 | m;
-    default:
-      return s << 14 | e1 << 13 | e0 << 11 | m << 10;
-  }
+// Where a bit of an mxfp4 code is: in the word of which step of its pair (0: even, 1: odd), and at which of its bits.
+struct CodeBit {
+  std::uint32_t word, bit;
+};
+
+// Bit i (0: m, 1: e, 2: e, 3: s) of element e of register r of step s.
+inline CodeBit code_bit(std::uint32_t s, std::uint32_t r, std::uint32_t e, std::uint32_t i) {
+  static constexpr std::uint32_t own[3][4] = {{6, 7, 8, 15}, {2, 3, 4, 11}, {28, 29, 30, 5}};
+  static constexpr CodeBit shared[2][4] = {{{1, 0}, {1, 1}, {0, 0}, {1, 9}}, {{1, 26}, {0, 25}, {0, 26}, {0, 1}}};
+  CodeBit at = r < 3 ? CodeBit{s % 2, own[r][i]} : shared[s % 2][i];
+  if (e == 1) at.bit ^= 16;
+  return at;
 }
+
+// Bit b of the exponent of row g + 8 (i % 2) and half i / 2 in the word of row g.
+inline std::uint32_t exponent_bit(std::uint32_t i, std::uint32_t b) { return (16 * (i % 2) + 7 + b + 32 - 8 * (i / 2)) % 32; }
 
 inline constexpr float e2m1[16] = {0, .5F, 1, 1.5F, 2, 3, 4, 6, -0.0F, -.5F, -1, -1.5F, -2, -3, -4, -6};
 
@@ -96,17 +99,21 @@ inline HostMatrix random_matrix(gpu::cuda::WeightFormat format, gpu::cuda::RowOr
               } else if (format == WeightFormat::fp8) {
                 tile[512 * (s / 2) + 16 * lane + 8 * (s % 2) + 2 * r + e] = static_cast<std::byte>(code);
               } else {
-                std::uint32_t word;
-                std::memcpy(&word, tile + 16 * lane + 4 * s, 4);
-                word |= mxfp4_bits(r, code) << (16 * e);
-                std::memcpy(tile + 16 * lane + 4 * s, &word, 4);
+                for (std::uint32_t i = 0; i < 4; ++i) {
+                  const CodeBit at = code_bit(s, r, e, i);
+                  tile[16 * lane + 4 * (s / 2 * 2 + at.word) + at.bit / 8] |= static_cast<std::byte>((code >> i & 1) << at.bit % 8);
+                }
               }
             }
       if (format == WeightFormat::mxfp4)
         for (std::uint32_t g = 0; g < 8; ++g)
           for (std::uint32_t i = 0; i < 4; ++i) {
             const std::uint32_t row = source_row(order, block, t * 16 + g + 8 * (i % 2)), group = kt * 2 + i / 2;
-            if (row < out && group < groups) tile[512 + 4 * g + i] = static_cast<std::byte>(scales[std::size_t{row} * groups + group] + 126);
+            if (row >= out || group >= groups) continue;
+            for (std::uint32_t b = 0; b < 8; ++b) {
+              const std::uint32_t bit = exponent_bit(i, b);
+              tile[512 + 4 * g + bit / 8] |= static_cast<std::byte>(((scales[std::size_t{row} * groups + group] + 126) >> b & 1) << bit % 8);
+            }
           }
       if (format == WeightFormat::fp8) {
         const std::uint32_t row = source_row(order, block, t * 16);

@@ -82,6 +82,24 @@ void bits_stay(std::uint32_t out, std::uint32_t in) {
     EXPECT_EQ(std::memcmp(all.data() + std::size_t(c) * out, few.data() + std::size_t(c) * out, out * 4), 0) << "column " << c;
 }
 
+// No launch asks for more than a multiprocessor has, and the matrices of the models are all supported.
+TEST(CudaStreamLinear, shapes_fit_a_multiprocessor) {
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::fp8, WeightFormat::mxfp4})
+    for (const std::uint32_t in : {64u, 192u, 256u, 720u, 1440u, 2880u, 4096u, 7168u})
+      for (const std::uint32_t columns : {1u, 5u, 8u, 16u, 24u, 100u}) {
+        const PackedMatrix m{format, nullptr, 2880, in, 1};
+        EXPECT_TRUE(supports_stream(m)) << in;
+        const StreamShape s = stream_shape(m, {columns, columns, 1}, 132);
+        EXPECT_GT(s.column_tiles, 0u);
+        EXPECT_GE(s.pieces, 1u);
+        EXPECT_LE(s.shared_bytes, stream_shared_max);
+        EXPECT_LE(s.segments * s.groups, stream_warps(stream_segment(in), s.column_tiles));
+        EXPECT_GE(s.segments * s.groups, std::min(9u, s.segments * stream_groups_max)) << "in " << in << ", " << columns << " columns";
+        EXPECT_LE(s.blocks, 132u);
+      }
+  EXPECT_EQ(stream_shape({WeightFormat::mxfp4, nullptr, 5760, 2880, 32}, {1, 1, 4}, 132).groups, 3u);
+}
+
 TEST(CudaStreamLinear, bf16_is_the_sum_in_double_to_rounding) {
   ALTHING_NEEDS_GPU();
   for (const auto& [out, in] : {std::pair{5120u, 2880u}, {2880u, 4096u}, {192u, 192u}, {100u, 720u}, {33u, 1440u}, {2304u, 256u}})
@@ -101,6 +119,7 @@ TEST(CudaStreamLinear, bits_do_not_depend_on_shape_or_batch) {
   ALTHING_NEEDS_GPU();
   bits_stay<WeightFormat::bf16>(2880, 4096);
   bits_stay<WeightFormat::mxfp4>(720, 2880);
+  bits_stay<WeightFormat::bf16>(200, 1440);
   bits_stay<WeightFormat::fp8>(512, 2880);
 }
 
@@ -133,10 +152,10 @@ TEST(CudaStreamLinear, experts_take_their_own_columns) {
   args.input_stride = in;
   args.columns = {lists.get(), device_counts.get(), 0, capacity, 2};
   args.epilogue = {nullptr, y.get(), out};
-  for (const bool known : {false, true}) {
+  for (const auto& [known, processors] : {std::pair{false, 132u}, {true, 132u}, {true, 3u}, {false, 1u}}) {
     y.fill(0xFF);
     args.weights_are_known = known;
-    must(stream_linear_as<WeightFormat::mxfp4>(args, stream_shape(args.weights, {12, 2, 5}, 132), nullptr));
+    must(stream_linear_as<WeightFormat::mxfp4>(args, stream_shape(args.weights, {12, 2, 5}, processors), nullptr));
     const auto got = y.host();
     std::uint32_t written = 0;
     for (std::uint32_t e = 0; e < experts; ++e)

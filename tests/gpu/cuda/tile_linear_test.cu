@@ -5,13 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <numeric>
 
 #include "gpu/cuda/epilogues.cuh"
 #include "gpu/cuda/stream_linear.cuh"
-#include "tests/gpu/cuda/device_array.hpp"
-#include "tests/gpu/cuda/unpack_element.hpp"
+#include "tests/gpu/cuda/linear_problem.hpp"
 
 namespace althing::tests {
 namespace {
@@ -50,43 +48,6 @@ __global__ void reference_linear(const std::uint16_t* weights, TileLinearArgs<Ep
     if (first + 2 * q + i < count) args.epilogue.store(expert, blockIdx.x, g, id(first + 2 * q + i), total[i], total[i + 2]);
 }
 
-// Random weights of `count` matrices, on the host and on the device, packed and plain.
-struct Weights {
-  std::vector<HostMatrix> matrices;
-  PackedMatrix packed;
-  std::unique_ptr<DeviceArray<std::byte>> tiles;
-  std::unique_ptr<DeviceArray<std::uint16_t>> plain;
-};
-
-Weights random_weights(WeightFormat format, std::uint32_t out, std::uint32_t in, std::uint32_t count, std::mt19937& random,
-                       RowOrder order = RowOrder::natural, std::uint32_t block = 0) {
-  Weights w;
-  std::vector<std::byte> tiles;
-  w.packed = {format, nullptr, out, in, count};
-  std::vector<std::uint16_t> plain;
-  for (std::uint32_t e = 0; e < count; ++e) {
-    w.matrices.push_back(random_matrix(format, order, block, out, in, random));
-    const auto& packed = w.matrices.back().tiles;
-    tiles.insert(tiles.end(), packed.begin(), packed.end());
-    for (std::uint32_t r = 0; r < w.packed.row_tiles() * row_tile; ++r)
-      for (std::uint32_t k = 0; k < k_padded(in); ++k) plain.push_back(bf16_bits(unpack_element(packed.data(), w.packed, r, k)));
-  }
-  w.tiles = std::make_unique<DeviceArray<std::byte>>(tiles);
-  w.plain = std::make_unique<DeviceArray<std::uint16_t>>(plain);
-  w.packed.data = w.tiles->get();
-  return w;
-}
-
-// (rows, k_padded), zero behind `in`.
-std::vector<std::uint16_t> random_input(std::uint32_t rows, std::uint32_t in, std::mt19937& random) {
-  std::vector<std::uint16_t> input(std::size_t{rows} * k_padded(in), 0);
-  for (std::uint32_t r = 0; r < rows; ++r) {
-    const auto row = random_bf16(in, random);
-    std::copy(row.begin(), row.end(), input.begin() + std::size_t{r} * k_padded(in));
-  }
-  return input;
-}
-
 template <class Epilogue>
 TileLinearArgs<Epilogue> arguments(const Weights& w, const DeviceArray<std::uint16_t>& input, const Columns& columns, const Epilogue& epilogue) {
   return {w.packed, reinterpret_cast<const __nv_bfloat16*>(input.get()), k_padded(w.packed.in), columns, epilogue};
@@ -99,13 +60,6 @@ void run_reference(const Weights& w, const TileLinearArgs<Epilogue>& args) {
   must(cudaGetLastError());
   must(cudaDeviceSynchronize());
 }
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-
-const WeightFormat formats[] = {WeightFormat::bf16, WeightFormat::fp8, WeightFormat::mxfp4};
 
 TEST(CudaTileLinear, pieces_cover_the_matrix_once) {
   for (const std::uint32_t rows : {1u, 15u, 16u, 17u, 23u, 45u})
@@ -200,28 +154,6 @@ TEST(CudaTileLinear, bits_are_those_of_decode) {
     expect_decode_bits<WeightFormat::fp8>(out, in);
     expect_decode_bits<WeightFormat::mxfp4>(out, in);
   }
-}
-
-// Pairs of (token, choice) spread over experts with the given counts; each expert's list in random order.
-struct Pairs {
-  std::uint32_t tokens = 0, capacity = 0;
-  std::vector<std::uint32_t> counts;
-  std::vector<std::int32_t> lists;  // (experts, capacity)
-};
-
-Pairs spread(const std::vector<std::uint32_t>& counts, std::uint32_t choices, std::mt19937& random) {
-  const std::uint32_t pairs = std::accumulate(counts.begin(), counts.end(), 0u);
-  Pairs p{ceil_div(pairs, choices), *std::max_element(counts.begin(), counts.end()) + 3, counts, {}};
-  std::vector<std::int32_t> all(pairs);
-  std::iota(all.begin(), all.end(), 0);
-  std::shuffle(all.begin(), all.end(), random);
-  p.lists.assign(counts.size() * p.capacity, -1);
-  auto next = all.begin();
-  for (std::size_t e = 0; e < counts.size(); ++e) {
-    std::copy_n(next, counts[e], p.lists.begin() + static_cast<std::ptrdiff_t>(e * p.capacity));
-    next += counts[e];
-  }
-  return p;
 }
 
 void expect_expert_bits(WeightFormat format, const std::vector<std::uint32_t>& counts, std::uint32_t intermediate, std::uint32_t in) {

@@ -25,11 +25,14 @@ inline float unpack_element(const std::byte* matrix, const gpu::cuda::PackedMatr
     const auto code = static_cast<std::uint32_t>(tile[512 * (step / 2) + 16 * lane + 8 * (step % 2) + 2 * a + odd]);
     return std::ldexp(e4m3_value(code), -120) * bf16_value(half(1024));
   }
-  const std::uint32_t word = half(16 * lane + 4 * step + 2 * odd);
-  std::uint32_t code = 0;
-  while (code < 16 && mxfp4_bits(a, code) != (word & mxfp4_bits(a, 15))) ++code;
-  const auto exponent = static_cast<int>(tile[512 + 4 * g + high + 2 * (k % k_tile / 32)]);
-  return std::ldexp(e2m1[code], exponent - 126 - 127);
+  const auto bit_at = [&](std::uint32_t at, std::uint32_t bit) { return static_cast<std::uint32_t>(tile[at + bit / 8]) >> bit % 8 & 1; };
+  std::uint32_t code = 0, exponent = 0;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    const CodeBit at = code_bit(step, a, odd, i);
+    code |= bit_at(16 * lane + 4 * (step / 2 * 2 + at.word), at.bit) << i;
+  }
+  for (std::uint32_t b = 0; b < 8; ++b) exponent |= bit_at(512 + 4 * g, exponent_bit(high + 2 * (k % k_tile / 32), b)) << b;
+  return std::ldexp(e2m1[code], static_cast<int>(exponent) - 126 - 127);
 }
 
 }  // namespace althing::tests
