@@ -21,6 +21,7 @@ import math
 import os
 import pathlib
 import random
+import shutil
 import sys
 import time
 import typing
@@ -29,10 +30,13 @@ import zlib
 os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')  # its products run in all threads here at once
 import numpy  # noqa: E402
 
+TOKENIZER = pathlib.Path(__file__).resolve().parents[1] / 'data/o200k_base.tiktoken'
 SLICE_BYTES = 16 << 20
 ITEM_BYTES = {'BF16': 2, 'U8': 1}
-ROUTES = 4           # experts a token
-SIGNATURE_GROUPS = 4  # layers l, l + 4, l + 8, … read the same part of a signature
+ROUTES = 4              # experts a token
+SIGNATURE_GROUPS = 2   # layers l, l + 2, l + 4, … read the same part of a signature
+SIGNATURE_SHARE = 0.75  # of an embedding's energy
+ROUTER_GAIN = 0.35      # logits of the experts that stand out are around 6 in the first layers, half of that in the last
 BEGAN = time.monotonic()
 
 
@@ -115,29 +119,30 @@ class Weights:
         return Part(name, 'U8', shape, fill)
 
     def embedding(self, name):
-        """Half noise, half signature: in each group four experts with coefficients around 1."""
+        """Noise and signature: in each group four experts with coefficients around 1."""
         experts, hidden = self.o.experts, self.o.hidden
         routes = min(ROUTES, experts)
-        coefficients = numpy.linspace(1.2, 0.9, routes, dtype=numpy.float32) / math.sqrt(2 * SIGNATURE_GROUPS * routes)
+        coefficients = numpy.linspace(1.2, 0.9, routes, dtype=numpy.float32) * math.sqrt(SIGNATURE_SHARE / SIGNATURE_GROUPS / routes)
 
         def fill(generator, first, rows):
             chosen = numpy.argsort(generator.random((rows, SIGNATURE_GROUPS, experts), numpy.float32), axis=2)[:, :, :routes]
             mix = numpy.zeros((rows, SIGNATURE_GROUPS, experts), numpy.float32)
             numpy.put_along_axis(mix, chosen, numpy.broadcast_to(coefficients, chosen.shape), axis=2)
             values = generator.standard_normal((rows, hidden), numpy.float32)
-            values *= numpy.float32(math.sqrt(0.5))
+            values *= numpy.float32(math.sqrt(1 - SIGNATURE_SHARE))
             values += mix.reshape(rows, -1) @ self.directions
             return to_bf16(values)
         return Part(name, 'BF16', (self.o.vocabulary, hidden), fill)
 
     def router(self, name, layer):
-        """Rows along the layer's directions, in an order of its own; logits of the experts that stand out are around 5."""
+        """Rows along the layer's directions, in an order of its own."""
         experts, hidden = self.o.experts, self.o.hidden
 
         def fill(generator, first, rows):
             order = generator.permutation(experts) + experts * (layer % SIGNATURE_GROUPS)
-            noise = generator.standard_normal((experts, hidden), numpy.float32)
-            return to_bf16(((self.directions[order] + 0.2 * noise) / math.sqrt(hidden))[first:first + rows].astype(numpy.float32))
+            values = self.directions[order] + 0.2 * generator.standard_normal((experts, hidden), numpy.float32)
+            values *= numpy.float32(ROUTER_GAIN / math.sqrt(hidden))
+            return to_bf16(values)
         return Part(name, 'BF16', (experts, hidden), fill)
 
     def layer(self, layer):
@@ -157,7 +162,7 @@ class Weights:
             'gate_up_blocks': self.codes(at + 'gate_up_blocks', (o.experts, 2 * o.intermediate, o.hidden // 32, 16)),
             'gate_up_scales': self.scales(at + 'gate_up_scales', (o.experts, 2 * o.intermediate, o.hidden // 32), up),
             'down_blocks': self.codes(at + 'down_blocks', (o.experts, o.hidden, o.intermediate // 32, 16)),
-            'down_scales': self.scales(at + 'down_scales', (o.experts, o.hidden, o.intermediate // 32), down - 2),
+            'down_scales': self.scales(at + 'down_scales', (o.experts, o.hidden, o.intermediate // 32), down - 3),
             'sinks': self.normal(at + 'sinks', (o.heads,), 0.5),
         }
         for name, shape in {'q_bias': (q_rows,), 'k_bias': (kv_rows,), 'v_bias': (kv_rows,), 'out_bias': (o.hidden,), 'router_bias': (o.experts,),
@@ -309,7 +314,7 @@ def write_checkpoint(options):
     original = entries_of(model, layers, ORIGINAL, 'block.{}.', ('embedding.weight', 'norm.scale', 'unembedding.weight'))
     total = sum(entry.bytes for entry in hugging_face)
     folder.mkdir(parents=True, exist_ok=True)
-    check_space(folder, total * (2 if options.original else 1) + (400 << 20 if options.reference else 1 << 20))
+    check_space(folder, total * (2 if options.original else 1) + (400 << 20 if options.reference else 16 << 20))
     config, original_config, generation = configs(options)
 
     files, shards = Files(), shard(hugging_face, 3)
@@ -323,6 +328,10 @@ def write_checkpoint(options):
         (folder / 'original').mkdir(exist_ok=True)
         files.add(folder / 'original' / 'model.safetensors', original)
         (folder / 'original' / 'config.json').write_text(json.dumps(original_config, indent=2) + '\n')
+    if options.vocabulary == 201088 and TOKENIZER.exists():  # so that a server can open the folder
+        for layout in ('hf', 'original') if options.original else ('hf',):
+            shutil.copy(TOKENIZER, folder / layout)
+    say(f'{len(files.descriptors)} files, {files.bytes / 1e9:.1f} GB, {options.threads} threads')
     files.fill(options.seed, options.threads)
     say(f'{folder}: {len(hugging_face)} tensors, {total} bytes of weights{", in both layouts" if options.original else ""}')
 

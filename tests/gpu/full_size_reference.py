@@ -58,7 +58,8 @@ def dequantised(blocks, scales):
     table = torch.tensor(FP4, dtype=torch.float32, device=blocks.device)
     codes = torch.stack((blocks & 15, blocks >> 4), dim=-1)  # (out, groups, 16, 2): the low nibble is the first
     values = table[codes.reshape(*scales.shape, 32).int()]
-    return torch.ldexp(values, scales[..., None].int() - 127).reshape(scales.shape[0], -1)
+    powers = (scales.int() << 23).view(torch.float32)  # 2^(scale - 127) by its bits, exact on every device
+    return (values * powers[..., None]).reshape(scales.shape[0], -1)
 
 
 def load(folder, device, say):
@@ -125,7 +126,6 @@ def describe(logits, hidden, routers, routes, say):
 
 @torch.inference_mode()
 def write_reference(options, say):
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision('highest')
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     began = time.monotonic()
