@@ -53,18 +53,18 @@ def alive(pid):
 
 
 class Server:
-    """`althing serve` with the tiny model; children by role, readiness, metrics."""
+    """`althing serve` with the tiny model, or another; children by role, readiness, metrics."""
 
-    def __init__(self, *flags, ranks=2, model=TINY):
+    def __init__(self, *flags, ranks=2, model=TINY, binary=BINARY, ready_within=60):
         self.folder = tempfile.TemporaryDirectory(prefix='althing-test-')
         self.ready_file = pathlib.Path(self.folder.name) / 'ready.json'
         self.log_path = pathlib.Path(self.folder.name) / 'log'
-        command = [BINARY, 'serve', model, '--ranks', ranks, '--bind', 'tcp://127.0.0.1:0', '--metrics', '127.0.0.1:0',
+        command = [binary, 'serve', model, '--ranks', ranks, '--bind', 'tcp://127.0.0.1:0', '--metrics', '127.0.0.1:0',
                    '--ready-file', self.ready_file, *flags]
         self.started = time.monotonic()
         self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=self.log_path.open('w'), start_new_session=True)
-        wait_for('the server is ready', lambda: self.ready_file.exists() or self.process.poll() is not None, 60)
+        wait_for('the server is ready', lambda: self.ready_file.exists() or self.process.poll() is not None, ready_within)
         if self.process.poll() is not None:
             raise AssertionError(f'the server ended with {self.process.returncode}:\n{self.log()}')
         self.ready_seconds = time.monotonic() - self.started
