@@ -35,6 +35,16 @@ struct Slot {
   cudaEvent_t done = nullptr;
 };
 
+struct ShapeOrder {
+  bool operator()(const StepShape& a, const StepShape& b) const { return std::tie(a.tokens, a.filters) < std::tie(b.tokens, b.filters); }
+};
+// What steps take turns in: the decoder's two blocks, and the graphs that read them.
+struct Turn {
+  cudaEvent_t sent = nullptr;      // the step's block is on the device
+  cudaEvent_t computed = nullptr;  // its last kernel has ended
+  std::map<StepShape, cudaGraphExec_t, ShapeOrder> graphs;
+};
+
 struct Finished {
   Executor::Done done;
   StepResult result;  // `drawn` names rows and requests; tokens come from the slot
@@ -55,7 +65,11 @@ class CudaExecutor final : public Executor {
     if (auto s = check(cudaSetDevice(static_cast<int>(config_.gpu)), "choosing the GPU"); !s) return s;
     int processors = 0;
     if (auto s = check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, static_cast<int>(config_.gpu)), "asking the GPU"); !s) return s;
-    if (auto s = check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream"); !s) return s;
+    for (cudaStream_t* stream : {&stream_, &sending_, &receiving_, &totals_stream_})
+      if (auto s = check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "making a stream"); !s) return s;
+    for (Turn& turn : turns_)
+      for (cudaEvent_t* event : {&turn.sent, &turn.computed})
+        if (auto s = check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event"); !s) return s;
     LoadOptions options;
     options.dense = config_.dense == DenseFormat::fp8 ? WeightFormat::fp8 : WeightFormat::bf16;
     options.dummy_seed = model_->dummy_seed;
@@ -78,7 +92,6 @@ class CudaExecutor final : public Executor {
     auto totals = allocate_pinned<unsigned long long>(counts_.tokens.size(), "experts' counts");
     if (!totals) return totals.error();
     totals_ = std::move(*totals);
-    if (auto s = check(cudaStreamCreateWithFlags(&totals_stream_, cudaStreamNonBlocking), "making a stream"); !s) return s;
     reporter_ = std::thread([this] { report(); });
     return Ok{};
   }
@@ -92,11 +105,15 @@ class CudaExecutor final : public Executor {
       wake_.notify_all();
       reporter_.join();
     }
-    for (const auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph);
+    for (const Turn& turn : turns_) {
+      for (const auto& [shape, graph] : turn.graphs) cudaGraphExecDestroy(graph);
+      if (turn.sent != nullptr) cudaEventDestroy(turn.sent);
+      if (turn.computed != nullptr) cudaEventDestroy(turn.computed);
+    }
     for (const Slot& slot : slots_)
       if (slot.done != nullptr) cudaEventDestroy(slot.done);
-    if (stream_ != nullptr) cudaStreamDestroy(stream_);
-    if (totals_stream_ != nullptr) cudaStreamDestroy(totals_stream_);
+    for (const cudaStream_t stream : {stream_, sending_, receiving_, totals_stream_})
+      if (stream != nullptr) cudaStreamDestroy(stream);
   }
 
   void submit(const StepPlan& plan, std::shared_ptr<Communicator> communicator, Done done) override {
@@ -130,10 +147,6 @@ class CudaExecutor final : public Executor {
   }
 
  private:
-  struct ShapeOrder {
-    bool operator()(const StepShape& a, const StepShape& b) const { return std::tie(a.tokens, a.filters) < std::tie(b.tokens, b.filters); }
-  };
-
   Status start(const StepPlan& plan, const Communicator& communicator, Finished& step) {
     if (failed_) return *failed_;
     if (communicator.world() != 1) return invalid("the communicator has " + std::to_string(communicator.world()) + " ranks, this executor runs alone", "communicator");
@@ -236,29 +249,40 @@ class CudaExecutor final : public Executor {
   }
 
   Status launch(const StepShape& shape, std::size_t bytes, Slot& slot) {
-    if (auto s = check(cudaMemcpyAsync(decoder_->block(), slot.block.get(), bytes, cudaMemcpyHostToDevice, stream_), "sending a step"); !s) return s;
+    // Copies run beside the step before: to the block that it does not read, after the last step that did; and draws go back while the next step runs.
+    turn_ ^= 1;
+    Turn& turn = turns_[turn_];
+    if (auto s = check(cudaStreamWaitEvent(sending_, turn.computed), "sending a step"); !s) return s;
+    if (auto s = check(cudaMemcpyAsync(decoder_->block(turn_), slot.block.get(), bytes, cudaMemcpyHostToDevice, sending_), "sending a step"); !s) return s;
+    if (auto s = check(cudaEventRecord(turn.sent, sending_), "sending a step"); !s) return s;
+    if (auto s = check(cudaStreamWaitEvent(stream_, turn.sent), "sending a step"); !s) return s;
     if (shape.tokens != 0) {
       if (observer_watches(observer_)) {
         const DecoderWatch watch = make_watch(observer_, stream_, {shape.tokens, weights_.model.hidden, weights_.model.experts, weights_.model.vocabulary});
-        if (auto s = decoder_->enqueue(shape, stream_, &watch); !s) return s;
+        if (auto s = decoder_->enqueue(shape, turn_, stream_, &watch); !s) return s;
       } else if (shape.all_sampled() && decode_bucket(shape.tokens) == shape.tokens) {
         auto graph = graph_of(shape);
         if (!graph) return graph.error();
         if (auto s = check(cudaGraphLaunch(*graph, stream_), "launching a step"); !s) return s;
-      } else if (auto s = decoder_->enqueue(shape, stream_); !s) {
+      } else if (auto s = decoder_->enqueue(shape, turn_, stream_); !s) {
         return s;
       }
     }
+    if (auto s = check(cudaEventRecord(turn.computed, stream_), "ending a step"); !s) return s;
+    if (auto s = check(cudaStreamWaitEvent(receiving_, turn.computed), "reading draws"); !s) return s;
     if (shape.sampled != 0)
-      if (auto s = check(cudaMemcpyAsync(slot.drawn.get(), decoder_->drawn(), shape.sampled * sizeof(DrawnRow), cudaMemcpyDeviceToHost, stream_), "reading draws"); !s)
+      if (auto s = check(cudaMemcpyAsync(slot.drawn.get(), decoder_->drawn(turn_), shape.sampled * sizeof(DrawnRow), cudaMemcpyDeviceToHost, receiving_),
+                         "reading draws");
+          !s)
         return s;
-    return check(cudaEventRecord(slot.done, stream_), "ending a step");
+    return check(cudaEventRecord(slot.done, receiving_), "ending a step");
   }
 
   Result<cudaGraphExec_t> graph_of(const StepShape& shape) {
-    if (const auto known = graphs_.find(shape); known != graphs_.end()) return known->second;
+    auto& graphs = turns_[turn_].graphs;
+    if (const auto known = graphs.find(shape); known != graphs.end()) return known->second;
     if (auto s = check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a step"); !s) return s.error();
-    const Status enqueued = decoder_->enqueue(shape, stream_);
+    const Status enqueued = decoder_->enqueue(shape, turn_, stream_);
     cudaGraph_t graph = nullptr;
     const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
     if (!enqueued) return enqueued.error();
@@ -267,7 +291,7 @@ class CudaExecutor final : public Executor {
     const cudaError_t made = cudaGraphInstantiate(&ready, graph, 0);
     cudaGraphDestroy(graph);
     if (auto s = check(made, "making a graph of a step"); !s) return s.error();
-    graphs_.emplace(shape, ready);
+    graphs.emplace(shape, ready);
     return ready;
   }
 
@@ -326,10 +350,11 @@ class CudaExecutor final : public Executor {
   LoadedModel weights_;
   std::unique_ptr<Decoder> decoder_;
   Observer observer_;
-  cudaStream_t stream_ = nullptr, totals_stream_ = nullptr;
+  cudaStream_t stream_ = nullptr, sending_ = nullptr, receiving_ = nullptr, totals_stream_ = nullptr;
+  Turn turns_[2];
+  std::uint32_t turn_ = 0;
   PinnedBuffer<unsigned long long> totals_;
   std::uint32_t steps_since_counts_ = 0;  // of the reporter
-  std::map<StepShape, cudaGraphExec_t, ShapeOrder> graphs_;
   std::optional<Error> failed_;
   Slot slots_[slots];
 

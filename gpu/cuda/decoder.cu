@@ -49,7 +49,7 @@ Status Decoder::allocate(const KvLayout& kv) {
   take(pages_, kv.page_bytes * kv.page_count, "the KV cache");
   take(tables_, kv.groups.size() * rows * table_stride_, "page tables");
   const StepShape most{limits_.tokens_max, limits_.tokens_max, limits_.tokens_max, limits_.rows_max, false};
-  take(block_, step_offsets(most).updates + updates_max_ * sizeof(TableUpdate), "the step's block");
+  for (auto& block : blocks_) take(block, step_offsets(most).updates + updates_max_ * sizeof(TableUpdate), "the step's block");
   take(residual_, t * m.hidden, "residuals");
   take(normed_, t * hidden_stride_, "normed tokens");
   take(gathered_, rows * hidden_stride_, "sampled tokens");
@@ -66,7 +66,7 @@ Status Decoder::allocate(const KvLayout& kv) {
   take(router_logits_, t * m.experts, "router logits");
   take(logits_, std::max<std::size_t>(rows, logits_rows_min) * m.vocabulary, "logits");
   take(totals_, m.layers.size() * m.experts, "experts' totals");
-  take(drawn_, rows, "draws");
+  for (auto& drawn : drawn_) take(drawn, rows, "draws");
   take(last_drawn_, rows, "draws");
   take(sampler_scratch_, sampler_scratch_bytes, "sampling");
   // Splits stop at two blocks a processor, so only that many rows are ever split.
@@ -98,9 +98,9 @@ Status Decoder::place_layers(const KvLayout& kv) {
 }
 
 std::uint64_t Decoder::scratch_bytes() const {
-  return block_.bytes() + attention_scratch_.bytes() + sampler_scratch_.bytes() + tables_.bytes() + last_drawn_.bytes() + chosen_.bytes() + pairs_.bytes() +
+  return 2 * blocks_[0].bytes() + attention_scratch_.bytes() + sampler_scratch_.bytes() + tables_.bytes() + last_drawn_.bytes() + chosen_.bytes() + pairs_.bytes() +
          residual_.bytes() + cosine_.bytes() + sine_.bytes() + weights_.bytes() + outputs_.bytes() + logits_.bytes() + router_logits_.bytes() +
-         normed_.bytes() + gathered_.bytes() + queries_.bytes() + attended_.bytes() + inner_.bytes() + counts_.bytes() + totals_.bytes() + drawn_.bytes();
+         normed_.bytes() + gathered_.bytes() + queries_.bytes() + attended_.bytes() + inner_.bytes() + counts_.bytes() + totals_.bytes() + 2 * drawn_[0].bytes();
 }
 
 StepTokens Decoder::tokens(const StepShape& shape) const {
@@ -108,7 +108,8 @@ StepTokens Decoder::tokens(const StepShape& shape) const {
   return {in_block<std::int32_t>(o.rows), in_block<std::int32_t>(o.positions), shape.tokens};
 }
 
-Status Decoder::enqueue(const StepShape& shape, cudaStream_t stream, const DecoderWatch* watch) {
+Status Decoder::enqueue(const StepShape& shape, std::uint32_t turn, cudaStream_t stream, const DecoderWatch* watch) {
+  turn_ = turn;
   if (auto s = begin(shape, stream); !s) return s;
   for (std::uint32_t layer = 0; layer < model_.layers.size(); ++layer) {
     if (watch != nullptr && watch->layer_input)
@@ -214,6 +215,7 @@ Status Decoder::experts(std::uint32_t layer, const StepShape& shape, cudaStream_
   gate_up.input_stride = hidden_stride_;
   gate_up.columns = {pairs_.get(), counts_.get(), 0, limits_.tokens_max, k};
   gate_up.epilogue = {l.gate_up_bias, inner_.get(), model_.intermediate, inner_stride_, l.swiglu_limit, l.swiglu_alpha};
+  if (t == 1) gate_up.columns.only = chosen_.get(), gate_up.columns.count = k;
   gate_up.columns_max = t;
   gate_up.columns_expected = ceil_div(t * k, model_.experts);
   gate_up.matrices = std::min(model_.experts, t * k);
@@ -226,6 +228,8 @@ Status Decoder::experts(std::uint32_t layer, const StepShape& shape, cudaStream_
   down.input_stride = inner_stride_;
   down.columns = {pairs_.get(), counts_.get(), 0, limits_.tokens_max, 1};
   down.epilogue = {l.down_bias, outputs_.get(), model_.hidden};
+  down.columns.only = gate_up.columns.only;
+  down.columns.count = gate_up.columns.count;
   down.columns_max = t;
   down.columns_expected = gate_up.columns_expected;
   down.matrices = gate_up.matrices;
@@ -280,7 +284,7 @@ Status Decoder::head(const StepShape& shape, cudaStream_t stream, const DecoderW
   draw.with_adjustments = false;
   draw.with_filters = shape.filters;
   draw.scratch = sampler_scratch_.get();
-  draw.drawn = drawn_.get();
+  draw.drawn = drawn_[turn_].get();
   draw.last_token = last_drawn_.get();
   return check(sample(draw, stream), "sampling");
 }

@@ -37,9 +37,9 @@ class Decoder {
   // Errors: too_large (memory, named), invalid_argument (a KV layout that is not this backend's).
   static Result<std::unique_ptr<Decoder>> create(const DeviceModel& model, const KvLayout& kv, const DecoderLimits& limits);
 
-  // The device memory that a step's block is copied to.
-  std::byte* block() const { return block_.get(); }
-  std::uint64_t block_bytes() const { return block_.bytes(); }
+  // Device memory that a step's block is copied to. Steps take turns in two of them, so that the next one's can be sent while one runs.
+  std::byte* block(std::uint32_t turn) const { return blocks_[turn].get(); }
+  std::uint64_t block_bytes() const { return blocks_[0].bytes(); }
   std::uint32_t updates_max() const { return updates_max_; }
   std::uint32_t prefill_tile_tokens() const { return tile_tokens_; }
   // Where the page of entry `index` of a row's table is kept.
@@ -47,10 +47,10 @@ class Decoder {
     return tables_.get() + (std::uint64_t{group} * limits_.rows_max + row) * table_stride_ + index;
   }
 
-  // All launches of a step. Fit for capture unless `watch` is given.
-  Status enqueue(const StepShape& shape, cudaStream_t stream, const DecoderWatch* watch = nullptr);
+  // All launches of a step whose block is block(turn). Fit for capture unless `watch` is given.
+  Status enqueue(const StepShape& shape, std::uint32_t turn, cudaStream_t stream, const DecoderWatch* watch = nullptr);
 
-  const DrawnRow* drawn() const { return drawn_.get(); }                     // (sampled), after a step
+  const DrawnRow* drawn(std::uint32_t turn) const { return drawn_[turn].get(); }  // (sampled), after the step
   const unsigned long long* expert_totals() const { return totals_.get(); }  // (layers, experts), cumulative
   std::uint64_t kv_bytes() const { return pages_.bytes(); }
   std::uint64_t scratch_bytes() const;
@@ -66,7 +66,7 @@ class Decoder {
   StepTokens tokens(const StepShape& shape) const;
   template <class T>
   const T* in_block(std::size_t offset) const {
-    return reinterpret_cast<const T*>(block_.get() + offset);
+    return reinterpret_cast<const T*>(blocks_[turn_].get() + offset);
   }
 
   const DeviceModel& model_;
@@ -75,13 +75,14 @@ class Decoder {
   std::uint32_t decode_rows_max_ = 0;  // list entries for which split attention has room
   std::vector<LayerKv> kv_;            // by layer
 
-  DeviceBuffer<std::byte> block_, pages_, attention_scratch_, sampler_scratch_;
+  std::uint32_t turn_ = 0;  // of the step that is being enqueued
+  DeviceBuffer<std::byte> blocks_[2], pages_, attention_scratch_, sampler_scratch_;
   DeviceBuffer<std::int32_t> tables_, last_drawn_, chosen_, pairs_;
   DeviceBuffer<float> residual_, cosine_, sine_, weights_, outputs_, logits_, router_logits_;
   DeviceBuffer<__nv_bfloat16> normed_, gathered_, queries_, attended_, inner_;
   DeviceBuffer<std::uint32_t> counts_;
   DeviceBuffer<unsigned long long> totals_;
-  DeviceBuffer<DrawnRow> drawn_;
+  DeviceBuffer<DrawnRow> drawn_[2];
 };
 
 }  // namespace althing::gpu::cuda

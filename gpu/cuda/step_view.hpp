@@ -41,6 +41,7 @@ struct Columns {
   std::uint32_t count = 0;
   std::uint32_t capacity = 0;
   std::uint32_t divisor = 1;  // the input row of index i is i / divisor: pairs (token, choice) read their token's row
+  const std::int32_t* only = nullptr;  // a step of one token: its `count` experts; the i-th has pair i as its only column. Saves reading lists.
 };
 
 // What the routing of a layer leaves behind. A pair is token * experts_per_token + choice. Lists are in no particular order: no result depends on it.

@@ -84,6 +84,7 @@ struct StreamPiece {
 // All lanes of a warp take part. `piece` exists.
 template <int ColumnTiles>
 __device__ __forceinline__ StreamPiece locate_piece(const Columns& columns, std::uint32_t experts, const StreamShared& shared, std::uint32_t piece) {
+  if (columns.only != nullptr) return {static_cast<std::uint32_t>(max(__ldcg(columns.only + piece), 0)), 0};
   if (columns.counts == nullptr) return {0, piece * (ColumnTiles * 8)};
   std::uint32_t matrix = 0, before = 0;
 #pragma unroll 1
@@ -110,9 +111,10 @@ __device__ __forceinline__ void load_inputs(const StreamArgs<Epilogue>& args, co
   // The list is read before it is known how much of it means something: both come at once.
   const std::uint32_t own = group + lane * groups, c = at.first_column + own;
   const bool listed = own < ColumnTiles * 8 && c < (args.columns.counts != nullptr ? args.columns.capacity : args.columns.count);
-  const std::uint32_t total = args.columns.counts != nullptr ? __ldcg(args.columns.counts + at.matrix) : args.columns.count;
-  std::int32_t id = static_cast<std::int32_t>(c);
-  if (listed && args.columns.index != nullptr) id = args.columns.index[std::uint64_t(at.matrix) * args.columns.capacity + c];
+  const bool only = args.columns.only != nullptr;
+  const std::uint32_t total = only ? 1 : args.columns.counts != nullptr ? __ldcg(args.columns.counts + at.matrix) : args.columns.count;
+  std::int32_t id = static_cast<std::int32_t>(only ? piece : c);
+  if (!only && listed && args.columns.index != nullptr) id = args.columns.index[std::uint64_t(at.matrix) * args.columns.capacity + c];
   const std::uint32_t columns = min(total - at.first_column, ColumnTiles * 8u);
   if (threadIdx.y == 0 && own < columns) shared.ids[slot][own] = id;
   if (threadIdx.y == 0 && own == 0) shared.matrix[slot] = at.matrix, shared.columns[slot] = columns;
@@ -216,7 +218,9 @@ __global__ void __launch_bounds__(stream_warps(Segment, ColumnTiles) * 32, 1)
     trigger_next_kernel();
   }
   std::uint32_t items = ceil_div(args.columns.count, ColumnTiles * 8) * row_tiles;
-  if (args.columns.counts != nullptr) {
+  if (args.columns.only != nullptr) {
+    items = args.columns.count * row_tiles;
+  } else if (args.columns.counts != nullptr) {
     if (threadIdx.y == 0 && threadIdx.z == 0) count_passes<ColumnTiles>(args.columns, args.weights.count, shared);
     __syncthreads();
     items = shared.passes * row_tiles;

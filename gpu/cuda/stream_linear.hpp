@@ -13,6 +13,8 @@ inline constexpr std::uint32_t stream_column_tiles_max = 3;  // of 8 columns, in
 inline constexpr std::uint32_t stream_pieces_max = 2;        // whose inputs lie in shared memory at once; a piece is one pass over one matrix
 inline constexpr std::uint32_t stream_groups_max = 15;       // each has one of the hardware's barriers
 inline constexpr std::uint32_t stream_experts_max = 256;
+inline constexpr std::uint32_t stream_columns_few = 4;
+inline constexpr std::uint32_t stream_warps_few = 18;
 inline constexpr std::uint32_t stream_shared_max = (227u << 10) - 4096;  // dynamic, of a block
 
 // The segment length that a kernel is made for: 5 or 8 where all segments are that long and not too many, else 0: any length up to 8, at some cost.
@@ -72,7 +74,9 @@ constexpr StreamShape stream_shape(const PackedMatrix& m, const StreamWork& work
   const std::uint32_t columns = work.matrices > 1 ? work.columns_expected * 3 / 2 : work.columns_expected;
   s.column_tiles = std::min(ceil_div(std::clamp(columns, 1u, std::max(work.columns_max, 1u)), 8), stream_column_tiles_max);
   for (; s.column_tiles > 0; --s.column_tiles) {
-    const std::uint32_t groups_max = std::min(stream_warps(stream_segment(m.in), s.column_tiles) / s.segments, stream_groups_max);
+    // For a few columns a block leaves room on the multiprocessor, so that the next kernel's begins to fetch its weights beside it.
+    const std::uint32_t warps = work.columns_max <= stream_columns_few ? stream_warps_few : stream_warps(stream_segment(m.in), s.column_tiles);
+    const std::uint32_t groups_max = std::min(std::max(warps / s.segments, 1u), stream_groups_max);
     s.input_rows = s.column_tiles == 1 ? std::min(work.columns_max, 8u) : 8 * s.column_tiles;
     s.groups = groups_max;
     s.pieces = stream_pieces_max;

@@ -14,9 +14,6 @@ namespace althing::gpu::cuda {
 __device__ __forceinline__ void stream_to_shared_16(std::uint32_t shared, const std::byte* global) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0],[%1],16;" ::"r"(shared), "l"(global) : "memory");
 }
-__device__ __forceinline__ void stream_to_shared_4(std::uint32_t shared, const std::byte* global) {
-  asm volatile("cp.async.ca.shared.global [%0],[%1],4;" ::"r"(shared), "l"(global) : "memory");
-}
 __device__ __forceinline__ uint4 read_shared_16(std::uint32_t shared) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(shared) : "memory");
@@ -63,13 +60,13 @@ struct StreamUnit<WeightFormat::fp8> {
   uint4 words;
   std::uint32_t factor;
   __device__ __forceinline__ static void copy(std::uint32_t slot, const std::byte* from, std::uint32_t u) {
-    const std::uint32_t lane = threadIdx.x;
     stream_to_shared_16(slot, from + 1056 * (u / 2) + 512 * (u % 2));
-    stream_to_shared_4(slot + 512 - 12 * lane, from + 1056 * (u / 2) + 1024 - 16 * lane);
+    if (threadIdx.x == 0) stream_to_shared_16(slot + 512, from + 1056 * (u / 2) + 1024);
   }
   __device__ __forceinline__ void take(std::uint32_t slot) {
     words = read_shared_16(slot);
-    factor = read_shared_4(slot + 512 - 12 * threadIdx.x);
+    __syncwarp();  // what the first lane waited for
+    factor = read_shared_4(slot + 512 - 16 * threadIdx.x);
   }
   __device__ __forceinline__ void operand(int s, std::uint32_t (&a)[4]) const {
     const std::uint32_t first = s == 0 ? words.x : words.z, second = s == 0 ? words.y : words.w, both = __byte_perm(factor, 0, 0x1010);
