@@ -120,7 +120,8 @@ class Bench {
     drain();
     const double exposed = seconds - seconds_since(again) / settings_.steps;
     in_flight_max_ = 2;
-    const double bytes = step_bytes(batch, experts, settings_.context + settings_.steps / 2);
+    const std::uint32_t middle = settings_.context + settings_.steps / 2;
+    const double bytes = step_bytes(batch, experts, middle);
     const std::string name = settings_.model + "_b" + std::to_string(batch);
     std::fprintf(stderr, "%s: %.1f distinct experts a layer, %.2f GB a step, floor %.3f ms, %.3f ms a step, %.0f tok/s\n", name.c_str(), experts,
                  bytes * 1e-9, bytes / wall * 1e3, seconds * 1e3, batch / seconds);
