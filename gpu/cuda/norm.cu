@@ -174,8 +174,8 @@ __device__ void choose_experts(const NormRouteArgs& a, const float* logits, std:
 }
 
 // Normed tokens, the warps' sums, the norm's weights; the router's rows follow, a segment a warp.
-constexpr std::uint32_t route_shared_bytes(std::uint32_t hidden, std::uint32_t warps) {
-  return (route_tokens * (k_padded(hidden) + 8) * 2 + warps * 512 + hidden * 4 + 127) / 128 * 128;
+constexpr std::uint32_t route_shared_bytes(std::uint32_t hidden, std::uint32_t warps, std::uint32_t tokens) {
+  return ((tokens < route_tokens ? tokens : route_tokens) * (k_padded(hidden) + 8) * 2 + warps * 512 + hidden * 4 + 127) / 128 * 128;
 }
 
 // A cluster takes 8 tokens; its blocks share the router's rows, 16 each, and norm the tokens each for itself. Warps are K segments.
@@ -188,11 +188,11 @@ __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__
   const std::uint32_t first = blockIdx.x / cluster.num_blocks() * route_tokens, count = min(route_tokens, a.tokens.count - first);
   const std::uint32_t tiles = k_tiles(a.hidden), seg = k_segment_tiles(a.hidden), pitch = tiles * k_tile + 8;
   __nv_bfloat16* const inputs = reinterpret_cast<__nv_bfloat16*>(shared);                              // (8, pitch)
-  float4* const sums = reinterpret_cast<float4*>(shared + route_tokens * pitch * sizeof(__nv_bfloat16));  // (warps, 32)
+  float4* const sums = reinterpret_cast<float4*>(shared + min(a.tokens.count, route_tokens) * pitch * sizeof(__nv_bfloat16));  // (warps, 32)
   float4* const norm = sums + warps * 32;                                                                 // (hidden / 4)
 
   __shared__ std::uint64_t barriers[16];
-  std::byte* const segment = shared + route_shared_bytes(a.hidden, warps) + warp * seg * tile_bytes(WeightFormat::bf16);
+  std::byte* const segment = shared + route_shared_bytes(a.hidden, warps, a.tokens.count) + warp * seg * tile_bytes(WeightFormat::bf16);
   const std::uint32_t k_first = warp * seg, k_count = min(seg, tiles - k_first);
   if (lane == 0) {
     init_copy_barrier(barriers + warp);
@@ -297,7 +297,7 @@ cudaError_t combine_norm(const CombineNormArgs& args, cudaStream_t stream) {
 cudaError_t norm_route(const NormRouteArgs& args, cudaStream_t stream) {
   const unsigned cluster = args.weights.row_tiles();
   const std::uint32_t warps = k_segments(args.hidden);
-  const std::size_t shared = route_shared_bytes(args.hidden, warps) + std::size_t{warps} * k_segment_tiles(args.hidden) * tile_bytes(WeightFormat::bf16);
+  const std::size_t shared = route_shared_bytes(args.hidden, warps, args.tokens.count) + std::size_t{warps} * k_segment_tiles(args.hidden) * tile_bytes(WeightFormat::bf16);
   auto* kernel = args.hidden <= 256 ? norm_route_kernel<2> : args.hidden <= 2944 ? norm_route_kernel<23> : norm_route_kernel<32>;
   if (const cudaError_t error = allow_shared_memory(kernel, shared); error != cudaSuccess) return error;
   return launch(kernel, {dim3(cluster * ceil_div(args.tokens.count, route_tokens)), dim3(warps * 32), shared, cluster}, stream, args);
