@@ -62,7 +62,14 @@ Result<EngineSetup> set_up_engine(const ServeSettings& settings) {
   if ((*model)->dummy_seed && choice->device == gpu::Device::cpu)
     return Error{ErrorCode::unsupported, "a dummy model needs a GPU, and CPU ranks would serve it: " + choice->why, "load"};
 
-  EngineSetup setup{std::move(*model), std::move(*placements), choice->device, choice->why, gpu::DenseFormat::bf16, settings.kv_mib, {}, with_engine_limits(settings.limits, choice->device)};
+  EngineSetup setup{std::move(*model),
+                    std::move(*placements),
+                    choice->device,
+                    choice->why,
+                    gpu::DenseFormat::bf16,
+                    settings.kv_mib,
+                    {},
+                    with_engine_limits(settings.limits, choice->device)};
   if (auto limits = check_limits(setup.limits); !limits) return limits.error();
   setup.dense = settings.dense == "fp8" ? gpu::DenseFormat::fp8 : gpu::DenseFormat::bf16;
   std::uint32_t& context = setup.limits.context_tokens_max;

@@ -17,7 +17,7 @@ struct EngineSetup {
   std::shared_ptr<const gpu::Model> model;
   std::vector<RankPlacement> placements;
   gpu::Device device = gpu::Device::cpu;
-  std::string device_why;    // for the log
+  std::string device_why;  // for the log
   gpu::DenseFormat dense = gpu::DenseFormat::bf16;
   std::uint64_t kv_mib = 0;  // of each rank, as given or as computed
   KvLayout kv;

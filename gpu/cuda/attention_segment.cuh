@@ -3,8 +3,9 @@
 //   score     chain of 4 k16 tensor-core steps over head_dim from zero, fp32, not scaled
 //   m         largest score times score_scale (a score in units of log2)
 //   p         exp2(score * score_scale - m), one rounding before exp2; fp32 for the sum, bf16 for the values
-//   d         each lane of a quad adds its columns 8n + 2q, 8n + 2q + 1 by ascending n inside a quarter of 32 positions, then quarters in order; then
-//   the quad, xor 1, xor 2 o         chain of 8 k16 steps over the positions from zero
+//   d         each lane of a quad adds its columns 8n + 2q, 8n + 2q + 1 by ascending n inside a quarter of 32 positions, then quarters in order;
+//             then the quad, xor 1, xor 2
+//   o         chain of 8 k16 steps over the positions from zero
 // Segments are merged in ascending order by merge_state and merged(); one of which the row sees nothing (m = -infinity) changes no bit.
 // Rows are those of an m16n8 accumulator: c[0], c[1] belong to row g ("half" 0), c[2], c[3] to row g + 8 ("half" 1), lane = 4 g + q.
 #pragma once

@@ -1,5 +1,5 @@
-// From plan to launches: check the plan against the rows, commit it, write the step's block into pinned memory, enqueue. A thread of its own waits for the device
-// and reports, so that the next step is on its way before this one's tokens are read. Steps of decodes alone run as captured graphs.
+// From plan to launches: check the plan against the rows, commit it, write the step's block into pinned memory, enqueue. A thread of its own waits
+// for the device and reports, so that the next step is on its way before this one's tokens are read. Steps of decodes alone run as captured graphs.
 #include "gpu/cuda/cuda_executor.hpp"
 
 #include <condition_variable>
@@ -64,7 +64,8 @@ class CudaExecutor final : public Executor {
   Status open(const Program& program) {
     if (auto s = check(cudaSetDevice(static_cast<int>(config_.gpu)), "choosing the GPU"); !s) return s;
     int processors = 0;
-    if (auto s = check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, static_cast<int>(config_.gpu)), "asking the GPU"); !s) return s;
+    if (auto s = check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, static_cast<int>(config_.gpu)), "asking the GPU"); !s)
+      return s;
     for (cudaStream_t* stream : {&stream_, &sending_, &receiving_, &totals_stream_})
       if (auto s = check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "making a stream"); !s) return s;
     for (Turn& turn : turns_)
@@ -149,9 +150,12 @@ class CudaExecutor final : public Executor {
  private:
   Status start(const StepPlan& plan, const Communicator& communicator, Finished& step) {
     if (failed_) return *failed_;
-    if (communicator.world() != 1) return invalid("the communicator has " + std::to_string(communicator.world()) + " ranks, this executor runs alone", "communicator");
+    if (communicator.world() != 1)
+      return invalid("the communicator has " + std::to_string(communicator.world()) + " ranks, this executor runs alone", "communicator");
     if (communicator.epoch() != plan.epoch)
-      return invalid("the plan is of epoch " + std::to_string(plan.epoch.value) + ", the communicator of epoch " + std::to_string(communicator.epoch().value), "epoch");
+      return invalid(
+          "the plan is of epoch " + std::to_string(plan.epoch.value) + ", the communicator of epoch " + std::to_string(communicator.epoch().value),
+          "epoch");
     auto staged = rows_.check(plan);
     if (!staged) return staged.error();
     std::size_t updates = 0;
@@ -194,7 +198,8 @@ class CudaExecutor final : public Executor {
       shape.filters = shape.filters || (s.temperature > 0 && (s.top_p < 1 || s.top_k != 0 || s.min_p > 0));
     }
     const std::uint32_t bucket = decode_bucket(shape.tokens);
-    if (decodes_alone && bucket != 0 && bucket <= config_.limits.rows_max && !observer_watches(observer_)) shape.tokens = shape.decodes = shape.sampled = bucket;
+    if (decodes_alone && bucket != 0 && bucket <= config_.limits.rows_max && !observer_watches(observer_))
+      shape.tokens = shape.decodes = shape.sampled = bucket;
     return shape;
   }
 
@@ -208,7 +213,8 @@ class CudaExecutor final : public Executor {
     const StepOffsets o = step_offsets(shape);
     const auto at = [&]<class T>(std::size_t offset, T*) { return reinterpret_cast<T*>(block + offset); };
     constexpr std::int32_t* i32 = nullptr;
-    std::int32_t *rows = at(o.rows, i32), *positions = at(o.positions, i32), *ids = at(o.ids, i32), *decodes = at(o.decodes, i32), *sampled = at(o.sampled, i32);
+    std::int32_t *rows = at(o.rows, i32), *positions = at(o.positions, i32), *ids = at(o.ids, i32), *decodes = at(o.decodes, i32),
+                 *sampled = at(o.sampled, i32);
     auto* tiles = at(o.tiles, static_cast<PrefillTile*>(nullptr));
     auto* samplers = at(o.samplers, static_cast<SamplerRow*>(nullptr));
     std::int32_t* const places = at(o.slots, i32);
@@ -257,16 +263,19 @@ class CudaExecutor final : public Executor {
   }
 
   Status launch(const StepShape& shape, std::size_t bytes, Slot& slot) {
-    // Copies run beside the step before: to the block that it does not read, after the last step that did; and draws go back while the next step runs.
+    // Copies run beside the step before: to the block that it does not read, after the last step that did; and draws go back while the next step
+    // runs.
     turn_ ^= 1;
     Turn& turn = turns_[turn_];
     if (auto s = check(cudaStreamWaitEvent(sending_, turn.computed), "sending a step"); !s) return s;
-    if (auto s = check(cudaMemcpyAsync(decoder_->block(turn_), slot.block.get(), bytes, cudaMemcpyHostToDevice, sending_), "sending a step"); !s) return s;
+    if (auto s = check(cudaMemcpyAsync(decoder_->block(turn_), slot.block.get(), bytes, cudaMemcpyHostToDevice, sending_), "sending a step"); !s)
+      return s;
     if (auto s = check(cudaEventRecord(turn.sent, sending_), "sending a step"); !s) return s;
     if (auto s = check(cudaStreamWaitEvent(stream_, turn.sent), "sending a step"); !s) return s;
     if (shape.tokens != 0) {
       if (observer_watches(observer_)) {
-        const DecoderWatch watch = make_watch(observer_, stream_, {shape.tokens, weights_.model.hidden, weights_.model.experts, weights_.model.vocabulary});
+        const DecoderWatch watch =
+            make_watch(observer_, stream_, {shape.tokens, weights_.model.hidden, weights_.model.experts, weights_.model.vocabulary});
         if (auto s = decoder_->enqueue(shape, turn_, stream_, &watch); !s) return s;
       } else if (shape.all_sampled() && decode_bucket(shape.tokens) == shape.tokens) {
         auto graph = graph_of(shape);
@@ -279,8 +288,9 @@ class CudaExecutor final : public Executor {
     if (auto s = check(cudaEventRecord(turn.computed, stream_), "ending a step"); !s) return s;
     if (auto s = check(cudaStreamWaitEvent(receiving_, turn.computed), "reading draws"); !s) return s;
     if (shape.sampled != 0)
-      if (auto s = check(cudaMemcpyAsync(slot.drawn.get(), decoder_->drawn(turn_), shape.sampled * sizeof(DrawnRow), cudaMemcpyDeviceToHost, receiving_),
-                         "reading draws");
+      if (auto s =
+              check(cudaMemcpyAsync(slot.drawn.get(), decoder_->drawn(turn_), shape.sampled * sizeof(DrawnRow), cudaMemcpyDeviceToHost, receiving_),
+                    "reading draws");
           !s)
         return s;
     return check(cudaEventRecord(slot.done, receiving_), "ending a step");
@@ -379,7 +389,8 @@ class CudaExecutor final : public Executor {
 
 Result<std::unique_ptr<Executor>> create_executor(std::shared_ptr<const Model> model, const ExecutorConfig& config) {
   if (config.placement.world != 1)
-    return Error{ErrorCode::unsupported, "the CUDA backend runs one rank so far, and " + std::to_string(config.placement.world) + " are asked for; use --ranks 1", "ranks"};
+    return Error{ErrorCode::unsupported,
+                 "the CUDA backend runs one rank so far, and " + std::to_string(config.placement.world) + " are asked for; use --ranks 1", "ranks"};
   if (config.limits.rows_max == 0 || config.limits.step_tokens_max == 0) return invalid("rows_max and step_tokens_max must not be 0", "limits");
   auto program = lower(model->spec, config.placement);
   if (!program) return program.error();

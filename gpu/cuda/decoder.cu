@@ -78,21 +78,26 @@ Status Decoder::allocate(const KvLayout& kv) {
 }
 
 Status Decoder::place_layers(const KvLayout& kv) {
-  const auto refuse = [](const std::string& why) { return Error{ErrorCode::invalid_argument, "the KV layout does not fit the CUDA backend: " + why, "kv"}; };
+  const auto refuse = [](const std::string& why) {
+    return Error{ErrorCode::invalid_argument, "the KV layout does not fit the CUDA backend: " + why, "kv"};
+  };
   kv_.resize(model_.layers.size());
   groups_.resize(model_.layers.size());
-  if (kv.groups.size() > kv_groups_max) return refuse(std::to_string(kv.groups.size()) + " groups of layers; it takes up to " + std::to_string(kv_groups_max));
+  if (kv.groups.size() > kv_groups_max)
+    return refuse(std::to_string(kv.groups.size()) + " groups of layers; it takes up to " + std::to_string(kv_groups_max));
   std::size_t placed = 0;
   for (std::uint32_t g = 0; g < kv.groups.size(); ++g) {
     const KvGroup& group = kv.groups[g];
     const std::uint64_t layer_bytes = std::uint64_t{group.tokens_per_page} * model_.kv_heads * model_.head_dim * 2 * sizeof(__nv_bfloat16);
     if (group.tokens_per_page < attention_page_tokens_min || (group.tokens_per_page & (group.tokens_per_page - 1)) != 0)
       return refuse(std::to_string(group.tokens_per_page) + " tokens a page; a power of two of at least 16 is needed");
-    if (layer_bytes * group.layers.size() > kv.page_bytes) return refuse("pages of " + std::to_string(kv.page_bytes) + " bytes do not hold group " + std::to_string(g));
+    if (layer_bytes * group.layers.size() > kv.page_bytes)
+      return refuse("pages of " + std::to_string(kv.page_bytes) + " bytes do not hold group " + std::to_string(g));
     for (std::size_t i = 0; i < group.layers.size(); ++i, ++placed) {
       if (group.layers[i] >= kv_.size() || model_.layers[group.layers[i]].window != group.window)
         return refuse("layer " + std::to_string(group.layers[i]) + " does not exist or has another window");
-      kv_[group.layers[i]] = {pages_.get(), kv.page_bytes, i * layer_bytes, table_entry(g, 0, 0), table_stride_, group.tokens_per_page, model_.head_dim};
+      kv_[group.layers[i]] = {pages_.get(),  kv.page_bytes,         i * layer_bytes, table_entry(g, 0, 0),
+                              table_stride_, group.tokens_per_page, model_.head_dim};
       groups_[group.layers[i]] = g;
     }
   }
@@ -101,9 +106,10 @@ Status Decoder::place_layers(const KvLayout& kv) {
 }
 
 std::uint64_t Decoder::scratch_bytes() const {
-  return 2 * blocks_[0].bytes() + attention_scratch_.bytes() + sampler_scratch_.bytes() + tables_.bytes() + last_drawn_.bytes() + chosen_.bytes() + pairs_.bytes() +
-         residual_.bytes() + cosine_.bytes() + sine_.bytes() + weights_.bytes() + outputs_.bytes() + logits_.bytes() + router_logits_.bytes() +
-         normed_.bytes() + gathered_.bytes() + queries_.bytes() + attended_.bytes() + inner_.bytes() + counts_.bytes() + totals_.bytes() + 2 * drawn_[0].bytes();
+  return 2 * blocks_[0].bytes() + attention_scratch_.bytes() + sampler_scratch_.bytes() + tables_.bytes() + last_drawn_.bytes() + chosen_.bytes() +
+         pairs_.bytes() + residual_.bytes() + cosine_.bytes() + sine_.bytes() + weights_.bytes() + outputs_.bytes() + logits_.bytes() +
+         router_logits_.bytes() + normed_.bytes() + gathered_.bytes() + queries_.bytes() + attended_.bytes() + inner_.bytes() + counts_.bytes() +
+         totals_.bytes() + 2 * drawn_[0].bytes();
 }
 
 StepTokens Decoder::tokens(const StepShape& shape) const {
@@ -176,7 +182,8 @@ Status Decoder::attention(std::uint32_t layer, const StepShape& shape, cudaStrea
   if (shape.decodes != 0) {
     AttentionDecodeArgs decode{both, in_block<std::int32_t>(o.decodes), shape.decodes};
     decode.segments_max = std::min(attention_segments_max(limits_.context_max, l.window), segments_split_max);
-    decode.splits = shape.decodes > decode_rows_max_ ? 1 : attention_splits({shape.decodes, model_.kv_heads, decode.segments_max}, limits_.processors);
+    decode.splits =
+        shape.decodes > decode_rows_max_ ? 1 : attention_splits({shape.decodes, model_.kv_heads, decode.segments_max}, limits_.processors);
     decode.scratch = attention_scratch_.get();
     if (auto s = check(attention_decode(decode, stream), "attention"); !s) return s;
   }
@@ -277,7 +284,10 @@ Status Decoder::head(const StepShape& shape, cudaStream_t stream, const DecoderW
   logits.input = normed_.get();
   if (!shape.all_sampled()) {
     logits.input = gathered_.get();
-    if (auto s = check(gather_rows({in_block<std::int32_t>(o.sampled), shape.sampled, normed_.get(), gathered_.get(), hidden_stride_}, stream), "logits"); !s) return s;
+    if (auto s =
+            check(gather_rows({in_block<std::int32_t>(o.sampled), shape.sampled, normed_.get(), gathered_.get(), hidden_stride_}, stream), "logits");
+        !s)
+      return s;
   }
   if (auto s = check(linear(logits, limits_.processors, stream), "logits"); !s) return s;
 

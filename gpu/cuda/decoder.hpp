@@ -1,5 +1,5 @@
-// One step of a model on the device, as a row of launches: the buffers it needs, the KV cache, and the order of kernels. It decides nothing about requests: the
-// executor fills the step's block, and everything here follows from the step's shape.
+// One step of a model on the device, as a row of launches: the buffers it needs, the KV cache, and the order of kernels. It decides nothing about
+// requests: the executor fills the step's block, and everything here follows from the step's shape.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -18,7 +18,7 @@
 namespace althing::gpu::cuda {
 
 struct DecoderLimits {
-  std::uint32_t tokens_max = 0;   // of a step
+  std::uint32_t tokens_max = 0;  // of a step
   std::uint32_t rows_max = 0;
   std::uint32_t context_max = 0;  // positions of a row
   std::uint32_t processors = 0;   // multiprocessors of the device
@@ -26,8 +26,8 @@ struct DecoderLimits {
 
 // Called while launches are being enqueued, for observers: everything before has been enqueued on the stream, nothing after.
 struct DecoderWatch {
-  std::function<Status(std::uint32_t layer, const float* residual)> layer_input;           // (tokens, hidden)
-  std::function<Status(std::uint32_t layer, const float* logits)> router_logits;           // (tokens, experts)
+  std::function<Status(std::uint32_t layer, const float* residual)> layer_input;                              // (tokens, hidden)
+  std::function<Status(std::uint32_t layer, const float* logits)> router_logits;                              // (tokens, experts)
   std::function<Status(std::uint32_t layers, const __nv_bfloat16* normed, std::uint32_t stride)> final_norm;  // (tokens, stride)
   std::function<Status(std::uint32_t first, std::uint32_t count, const float* logits)> logits;  // (count, vocabulary), tokens from `first` on
 };
@@ -51,7 +51,7 @@ class Decoder {
   Status enqueue(const StepShape& shape, std::uint32_t turn, cudaStream_t stream, const DecoderWatch* watch = nullptr);
 
   const DrawnRow* drawn(std::uint32_t turn) const { return drawn_[turn].get(); }  // (sampled), after the step
-  const unsigned long long* expert_totals() const { return totals_.get(); }  // (layers, experts), cumulative
+  const unsigned long long* expert_totals() const { return totals_.get(); }       // (layers, experts), cumulative
   std::uint64_t kv_bytes() const { return pages_.bytes(); }
   std::uint64_t scratch_bytes() const;
 

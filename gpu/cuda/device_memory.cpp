@@ -1,3 +1,4 @@
+// See device_memory.hpp.
 #include "gpu/cuda/device_memory.hpp"
 
 namespace althing::gpu::cuda {

@@ -26,7 +26,7 @@ struct DeviceLayer {
   PackedMatrix router;
   const float* router_bias = nullptr;
   std::uint32_t experts_per_token = 0;
-  PackedMatrix gate_up;  // one an expert, RowOrder::interleaved
+  PackedMatrix gate_up;                 // one an expert, RowOrder::interleaved
   const float* gate_up_bias = nullptr;  // (experts, 2 * intermediate) or nullptr
   PackedMatrix down;
   const float* down_bias = nullptr;  // (experts, hidden) or nullptr

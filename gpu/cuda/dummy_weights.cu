@@ -38,7 +38,8 @@ __global__ void fill_bf16_kernel(std::uint32_t* words, std::uint64_t count, std:
 }  // namespace
 
 cudaError_t fill_dummy_matrix(const PackedMatrix& matrix, std::uint64_t seed, cudaStream_t stream) {
-  fill_kernel<<<blocks, threads, 0, stream>>>(reinterpret_cast<std::uint32_t*>(const_cast<std::byte*>(matrix.data)), matrix.bytes() / 4, matrix.format, seed);
+  fill_kernel<<<blocks, threads, 0, stream>>>(reinterpret_cast<std::uint32_t*>(const_cast<std::byte*>(matrix.data)), matrix.bytes() / 4,
+                                              matrix.format, seed);
   return cudaGetLastError();
 }
 

@@ -52,8 +52,8 @@ __device__ __forceinline__ std::uint32_t select_bits(std::uint32_t a, std::uint3
   return selected;
 }
 
-// Operand A of an even or odd step from the packed mxfp4 words of both (packed_matrix.hpp). factors: of row g in the low half, of row g + 8 in the high
-// half. Exact. One shift and one mask a register; what the two steps share is computed once when both are expanded.
+// Operand A of an even or odd step from the packed mxfp4 words of both (packed_matrix.hpp). factors: of row g in the low half, of row g + 8 in the
+// high half. Exact. One shift and one mask a register; what the two steps share is computed once when both are expanded.
 __device__ __forceinline__ void expand_mxfp4(std::uint32_t even, std::uint32_t odd, int step, std::uint32_t factors, std::uint32_t (&a)[4]) {
   constexpr std::uint32_t mask = 0x81C081C0u, from_even = 0x180C180Cu;
   const std::uint32_t word = step == 0 ? even : odd, shared = select_bits(even << 2, odd, from_even);

@@ -1,4 +1,5 @@
-// One way to launch: with the programmatic attribute, so that a kernel's prologue overlaps the end of the one before it, in streams and captured graphs alike.
+// One way to launch: with the programmatic attribute, so that a kernel's prologue overlaps the end of the one before it, in streams and captured
+// graphs alike.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -36,7 +36,8 @@ __device__ __forceinline__ void mbarrier_expect(std::uint32_t barrier, std::uint
 
 // Announced bytes from global to shared memory. Bytes and addresses are multiples of 16.
 __device__ __forceinline__ void copy_expected(std::uint32_t shared, const std::byte* global, std::uint32_t bytes, std::uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(shared), "l"(global), "r"(bytes), "r"(barrier)
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(shared), "l"(global), "r"(bytes),
+               "r"(barrier)
                : "memory");
 }
 

@@ -1,3 +1,4 @@
+// See model_layout.hpp.
 #include "gpu/cuda/model_layout.hpp"
 
 #include <algorithm>
@@ -43,14 +44,16 @@ class Layout {
   Status check_sizes() const {
     const Program& p = program_;
     if (!supports_attention({p.query_heads, p.kv_heads, p.head_dim}))
-      return unsupported(std::to_string(p.query_heads) + " query heads over " + std::to_string(p.kv_heads) + " KV heads of " + std::to_string(p.head_dim) +
-                         " dimensions; it takes heads of 64 and 1, 2, 4 or 8 query heads a KV head");
+      return unsupported(std::to_string(p.query_heads) + " query heads over " + std::to_string(p.kv_heads) + " KV heads of " +
+                         std::to_string(p.head_dim) + " dimensions; it takes heads of 64 and 1, 2, 4 or 8 query heads a KV head");
     if (!supports_router(p.hidden, p.experts, p.experts_per_token))
       return unsupported("a router of " + std::to_string(p.experts_per_token) + " of " + std::to_string(p.experts) + " experts over " +
                          std::to_string(p.hidden) + " inputs; it takes up to 16 of 128 experts and up to 4096 inputs in multiples of 4");
     return Ok{};
   }
-  static Error unsupported(const std::string& what) { return {ErrorCode::unsupported, "the CUDA backend does not take this model: it has " + what, "device"}; }
+  static Error unsupported(const std::string& what) {
+    return {ErrorCode::unsupported, "the CUDA backend does not take this model: it has " + what, "device"};
+  }
 
   std::byte* take(std::uint64_t bytes) {
     std::byte* at = base_ == nullptr ? nullptr : base_ + offset_;
@@ -139,7 +142,8 @@ class Layout {
     return Ok{};
   }
   Status place(const GatherOp& op) {
-    if (op.held.size() != op.experts) return unsupported(std::to_string(op.held.size()) + " of " + std::to_string(op.experts) + " experts on this rank");
+    if (op.held.size() != op.experts)
+      return unsupported(std::to_string(op.held.size()) + " of " + std::to_string(op.experts) + " experts on this rank");
     return Ok{};
   }
   Status place(const ExpertsOp& op) {

@@ -1,5 +1,5 @@
-// Where each weight of a program goes on the device, and what must be done to get it there. Walks the program's ops once to count bytes and once with an address;
-// it copies nothing.
+// Where each weight of a program goes on the device, and what must be done to get it there. Walks the program's ops once to count bytes and once with
+// an address; it copies nothing.
 #pragma once
 
 #include <vector>

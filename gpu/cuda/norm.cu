@@ -1,5 +1,5 @@
-// See norm.hpp. Orders of sums. begin_step and combine_norm: a thread's elements ascending in one chain, then lanes by xor 16, 8, 4, 2, 1, then warps ascending.
-// norm_route: a lane's groups of four ascending in one chain, then the same tree over lanes.
+// See norm.hpp. Orders of sums. begin_step and combine_norm: a thread's elements ascending in one chain, then lanes by xor 16, 8, 4, 2, 1, then warps
+// ascending. norm_route: a lane's groups of four ascending in one chain, then the same tree over lanes.
 #include "gpu/cuda/norm.hpp"
 
 #include <cooperative_groups.h>
@@ -43,8 +43,8 @@ __device__ __forceinline__ float inverse_root(float squares, std::uint32_t hidde
 // Each thread owns elements threadIdx.x + i * norm_threads of the row, in registers: everything is loaded before anything is used.
 constexpr int thread_elements = hidden_max / norm_threads;
 
-__device__ __forceinline__ void write_normed(const float (&x)[thread_elements], const float* norm, std::uint32_t hidden, float epsilon, float* residual,
-                                             __nv_bfloat16* normed) {
+__device__ __forceinline__ void write_normed(const float (&x)[thread_elements], const float* norm, std::uint32_t hidden, float epsilon,
+                                             float* residual, __nv_bfloat16* normed) {
   float weights[thread_elements], squares = 0.0F;
 #pragma unroll
   for (int i = 0; i < thread_elements; ++i) {
@@ -187,9 +187,9 @@ __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, part = cluster.block_rank();
   const std::uint32_t first = blockIdx.x / cluster.num_blocks() * route_tokens, count = min(route_tokens, a.tokens.count - first);
   const std::uint32_t tiles = k_tiles(a.hidden), seg = k_segment_tiles(a.hidden), pitch = tiles * k_tile + 8;
-  __nv_bfloat16* const inputs = reinterpret_cast<__nv_bfloat16*>(shared);                              // (8, pitch)
+  __nv_bfloat16* const inputs = reinterpret_cast<__nv_bfloat16*>(shared);                                                      // (8, pitch)
   float4* const sums = reinterpret_cast<float4*>(shared + min(a.tokens.count, route_tokens) * pitch * sizeof(__nv_bfloat16));  // (warps, 32)
-  float4* const norm = sums + warps * 32;                                                                 // (hidden / 4)
+  float4* const norm = sums + warps * 32;                                                                                      // (hidden / 4)
 
   __shared__ std::uint64_t barriers[16];
   std::byte* const segment = shared + route_shared_bytes(a.hidden, warps, a.tokens.count) + warp * seg * tile_bytes(WeightFormat::bf16);
@@ -197,8 +197,8 @@ __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__
   if (lane == 0) {
     init_copy_barrier(barriers + warp);
     fence_barrier_init();
-    copy_bulk(segment, a.weights.data + (std::uint64_t(part) * tiles + k_first) * tile_bytes(WeightFormat::bf16), k_count * tile_bytes(WeightFormat::bf16),
-              barriers + warp);
+    copy_bulk(segment, a.weights.data + (std::uint64_t(part) * tiles + k_first) * tile_bytes(WeightFormat::bf16),
+              k_count * tile_bytes(WeightFormat::bf16), barriers + warp);
   }
   for (std::uint32_t i = threadIdx.x; i < a.hidden / 4; i += blockDim.x) copy_async_16(shared_address(norm + i), a.norm + 4 * i);
   copy_async_commit();
@@ -297,7 +297,8 @@ cudaError_t combine_norm(const CombineNormArgs& args, cudaStream_t stream) {
 cudaError_t norm_route(const NormRouteArgs& args, cudaStream_t stream) {
   const unsigned cluster = args.weights.row_tiles();
   const std::uint32_t warps = k_segments(args.hidden);
-  const std::size_t shared = route_shared_bytes(args.hidden, warps, args.tokens.count) + std::size_t{warps} * k_segment_tiles(args.hidden) * tile_bytes(WeightFormat::bf16);
+  const std::size_t shared =
+      route_shared_bytes(args.hidden, warps, args.tokens.count) + std::size_t{warps} * k_segment_tiles(args.hidden) * tile_bytes(WeightFormat::bf16);
   auto* kernel = args.hidden <= 256 ? norm_route_kernel<2> : args.hidden <= 2944 ? norm_route_kernel<23> : norm_route_kernel<32>;
   if (const cudaError_t error = allow_shared_memory(kernel, shared); error != cudaSuccess) return error;
   return launch(kernel, {dim3(cluster * ceil_div(args.tokens.count, route_tokens)), dim3(warps * 32), shared, cluster}, stream, args);

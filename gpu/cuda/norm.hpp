@@ -1,5 +1,5 @@
-// What happens to a token's residual between linear layers: embedding and rotation angles at the start of a step, the sum of the experts' outputs, the norms, and the
-// router with its choice of experts. Each is one kernel; sums inside a row run in one order whatever the batch.
+// What happens to a token's residual between linear layers: embedding and rotation angles at the start of a step, the sum of the experts' outputs,
+// the norms, and the router with its choice of experts. Each is one kernel; sums inside a row run in one order whatever the batch.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -42,8 +42,8 @@ struct BeginArgs {
 };
 cudaError_t begin_step(const BeginArgs& args, cudaStream_t stream);
 
-// residual += sum over the token's pairs of weight * output, as 64-bit fixed point (ops/fixed_point.hpp; NaN when an addend does not fit); normed = rms_norm(residual);
-// clears the routing's counts for the next layer.
+// residual += sum over the token's pairs of weight * output, as 64-bit fixed point (ops/fixed_point.hpp; NaN when an addend does not fit); normed =
+// rms_norm(residual); clears the routing's counts for the next layer.
 struct CombineNormArgs {
   StepTokens tokens;
   Routing routing;
@@ -59,8 +59,8 @@ struct CombineNormArgs {
 };
 cudaError_t combine_norm(const CombineNormArgs& args, cudaStream_t stream);
 
-// normed = rms_norm(residual); logits = W normed + bias in the class of linear layers; the experts_per_token largest (the smaller id among equals) with softmax
-// over them; pairs appended to the lists of their experts. REQUIRES: routing.counts is zero.
+// normed = rms_norm(residual); logits = W normed + bias in the class of linear layers; the experts_per_token largest (the smaller id among equals)
+// with softmax over them; pairs appended to the lists of their experts. REQUIRES: routing.counts is zero.
 struct NormRouteArgs {
   StepTokens tokens;
   const float* residual = nullptr;

@@ -1,5 +1,5 @@
-// The numerics class of the CUDA backend, as numbers: in which pieces sums run. Every kernel takes its pieces from here, so that prefill and decode, any
-// batch and any chunking give the same bits (ARCHITECTURE.md, "Numerics"). Host and device code; tested without a GPU.
+// The numerics class of the CUDA backend, as numbers: in which pieces sums run. Every kernel takes its pieces from here, so that prefill and decode,
+// any batch and any chunking give the same bits (ARCHITECTURE.md, "Numerics"). Host and device code; tested without a GPU.
 //
 // Linear layers: both operands bf16, the input dimension padded with zeros to whole tiles of 64. It is cut into segments of whole tiles; a
 // segment is one chain of k16 tensor-core steps from zero, fp32; segment sums are added in ascending order, fp32, from the first segment's sum.

@@ -1,3 +1,4 @@
+// See observation.hpp.
 #include "gpu/cuda/observation.hpp"
 
 #include <memory>
@@ -9,7 +10,8 @@ namespace {
 template <class T>
 Result<std::vector<T>> fetch(const T* device, std::size_t count, cudaStream_t stream) {
   std::vector<T> values(count);
-  if (auto s = check(cudaMemcpyAsync(values.data(), device, count * sizeof(T), cudaMemcpyDeviceToHost, stream), "observing a step"); !s) return s.error();
+  if (auto s = check(cudaMemcpyAsync(values.data(), device, count * sizeof(T), cudaMemcpyDeviceToHost, stream), "observing a step"); !s)
+    return s.error();
   if (auto s = check(cudaStreamSynchronize(stream), "observing a step"); !s) return s.error();
   return values;
 }

@@ -1,5 +1,5 @@
-// What the host tells the device about one step: one block of memory, sent in one copy. Where each part lies follows from the step's shape alone, so that a
-// captured graph of that shape finds everything in place. Pure arithmetic, tested without a GPU.
+// What the host tells the device about one step: one block of memory, sent in one copy. Where each part lies follows from the step's shape alone, so
+// that a captured graph of that shape finds everything in place. Pure arithmetic, tested without a GPU.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct StepShape {
   std::uint32_t decodes = 0;  // tokens whose attention is computed one by one
   std::uint32_t tiles = 0;    // of prefill attention
   std::uint32_t sampled = 0;  // when as many as tokens and decodes: the same ones in the same order
-  bool filters = false;  // a sampled row has top-k, top-p or min-p
+  bool filters = false;       // a sampled row has top-k, top-p or min-p
 
   // Places of tokens and of sampled rows are the same: a step of decodes alone.
   constexpr bool all_sampled() const { return tokens == decodes && tokens == sampled; }

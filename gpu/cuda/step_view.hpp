@@ -16,12 +16,12 @@ struct StepTokens {
 
 // One layer's part of the paged cache, bf16. Inside a page: (layers of the group, kv_heads, {keys, values}, tokens_per_page, head_dim).
 struct LayerKv {
-  std::byte* pages = nullptr;           // of the whole pool
+  std::byte* pages = nullptr;  // of the whole pool
   std::uint64_t page_bytes = 0;
   std::uint64_t layer_offset = 0;       // bytes from a page's begin to the layer's part
   const std::int32_t* table = nullptr;  // (rows, table_stride): page of each tokens_per_page positions, of the layer's group
   std::uint32_t table_stride = 0;
-  std::uint32_t tokens_per_page = 0;    // a power of two, 16 or more
+  std::uint32_t tokens_per_page = 0;  // a power of two, 16 or more
   std::uint32_t head_dim = 0;
   // (tokens of the step) page * tokens_per_page + place in the page of each token, or -1 for places without one; what the table says, in one look instead
   // of three. nullptr: ask the table.
@@ -48,7 +48,7 @@ struct Columns {
   const std::uint32_t* counts = nullptr;  // (experts) on the device, or nullptr: `count`
   std::uint32_t count = 0;
   std::uint32_t capacity = 0;
-  std::uint32_t divisor = 1;  // the input row of index i is i / divisor: pairs (token, choice) read their token's row
+  std::uint32_t divisor = 1;           // the input row of index i is i / divisor: pairs (token, choice) read their token's row
   const std::int32_t* only = nullptr;  // a step of one token: its `count` experts; the i-th has pair i as its only column. Saves reading lists.
 };
 

@@ -1,10 +1,10 @@
-// See stream_linear.hpp. Contract: for every column c and packed row r the canonical sum of numerics.hpp goes to Epilogue::finish; bits do not depend on the
-// shape, on how many columns there are, or on which columns share a pass.
+// See stream_linear.hpp. Contract: for every column c and packed row r the canonical sum of numerics.hpp goes to Epilogue::finish; bits do not depend
+// on the shape, on how many columns there are, or on which columns share a pass.
 //
-// The work is a list of items: the row tiles of every piece, a piece being one pass over one matrix that has columns. Each block takes an equal run of the
-// list, its groups take turns in it. A group has one warp a K segment; each warp keeps the units that come next (weight_stream.cuh) on their way into registers
-// or shared memory, across items and pieces, beginning before the kernel waits for its predecessor. An item's segment sums meet in shared memory, are added
-// in order by a warp or two, which change from item to item, and go to the epilogue.
+// The work is a list of items: the row tiles of every piece, a piece being one pass over one matrix that has columns. Each block takes an equal run
+// of the list, its groups take turns in it. A group has one warp a K segment; each warp keeps the units that come next (weight_stream.cuh) on their
+// way into registers or shared memory, across items and pieces, beginning before the kernel waits for its predecessor. An item's segment sums meet in
+// shared memory, are added in order by a warp or two, which change from item to item, and go to the epilogue.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -34,10 +34,10 @@ struct StreamPlan {
   std::uint32_t row_bytes;     // from one row tile to the next
   std::uint64_t matrix_bytes;  // from one matrix to the next
   std::uint32_t input_rows, pieces;
-  std::uint32_t piece_bytes;  // of a piece's inputs
-  std::uint32_t sums_at;      // dynamic shared memory before it: inputs
-  std::uint32_t sums_bytes;   // of an item's segments
-  std::uint32_t weights_at;   // before it: the groups' sums, two items each
+  std::uint32_t piece_bytes;                                         // of a piece's inputs
+  std::uint32_t sums_at;                                             // dynamic shared memory before it: inputs
+  std::uint32_t sums_bytes;                                          // of an item's segments
+  std::uint32_t weights_at;                                          // before it: the groups' sums, two items each
   std::uint32_t inverse_row_tiles, inverse_blocks, inverse_divisor;  // see divide()
 };
 
@@ -101,8 +101,8 @@ __device__ __forceinline__ void store_shared_16(std::uint32_t address, const uin
   asm volatile("st.shared.v4.u32 [%0],{%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-// The inputs of one piece's columns, each warp its own segment of every blockDim.z-th column. They are there after the next copy_async_wait and __syncthreads.
-// `to`: of the segment's first column.
+// The inputs of one piece's columns, each warp its own segment of every blockDim.z-th column. They are there after the next copy_async_wait and
+// __syncthreads. `to`: of the segment's first column.
 template <int ColumnTiles, std::uint32_t ColumnBytes, bool Asynchronously, class Epilogue>
 __device__ __forceinline__ void load_inputs(const StreamArgs<Epilogue>& args, const StreamPlan& plan, StreamShared& shared, std::uint32_t piece,
                                             std::uint32_t slot, std::uint32_t to, std::uint32_t segment_first, std::uint32_t segment_length) {
@@ -150,9 +150,7 @@ __device__ __forceinline__ void load_inputs(const StreamArgs<Epilogue>& args, co
   }
 }
 
-__device__ __forceinline__ void sync_group() {
-  asm volatile("bar.sync %0,%1;" ::"r"(1 + threadIdx.z), "r"(blockDim.y * 32) : "memory");
-}
+__device__ __forceinline__ void sync_group() { asm volatile("bar.sync %0,%1;" ::"r"(1 + threadIdx.z), "r"(blockDim.y * 32) : "memory"); }
 __device__ __forceinline__ void store_sums(std::uint32_t address, float low, float high) {
   asm volatile("st.shared.v2.f32 [%0],{%1,%2};" ::"r"(address), "f"(low), "f"(high) : "memory");
 }
@@ -162,9 +160,9 @@ __device__ __forceinline__ float2 load_sums(std::uint32_t address) {
   return v;
 }
 
-// The end of an item. Segments' chains go to shared memory, where `own` is the lane's place: (segments, ColumnTiles, even and odd columns, 32) low and high
-// rows. Then this warp adds and stores parts first, first + blockDim.y, … of (ColumnTiles, even and odd columns), a lane a column and row pair. What the
-// epilogue reads is requested before the group meets.
+// The end of an item. Segments' chains go to shared memory, where `own` is the lane's place: (segments, ColumnTiles, even and odd columns, 32) low
+// and high rows. Then this warp adds and stores parts first, first + blockDim.y, … of (ColumnTiles, even and odd columns), a lane a column and row
+// pair. What the epilogue reads is requested before the group meets.
 template <int ColumnTiles, class Epilogue>
 __device__ __forceinline__ void finish_item(const Epilogue& epilogue, const StreamShared& shared, std::uint32_t slot, std::uint32_t tile,
                                             const float (&chain)[ColumnTiles][4], std::uint32_t own, std::uint32_t first) {
@@ -253,12 +251,12 @@ __global__ void __launch_bounds__(stream_warps(Segment, ColumnTiles) * 32, 1)
     wait_for_previous_kernel();
   }
 
-  // ldmatrix x4 brings k 0-31 of eight columns: matrix m holds k 8m … 8m+7. Columns without room read the first; sums of columns that do not exist are
-  // dropped.
+  // ldmatrix x4 brings k 0-31 of eight columns: matrix m holds k 8m … 8m+7. Columns without room read the first; sums of columns that do not exist
+  // are dropped.
   constexpr std::uint32_t column_bytes = stream_column_bytes(Segment);
   const std::uint32_t inputs = shared_address(dynamic) + threadIdx.y * plan.input_rows * column_bytes;
   std::uint32_t columns_at = 0;
-  std::uint32_t sums = 0;  // of the group's two places for an item's sums, the next one
+  std::uint32_t sums = 0;            // of the group's two places for an item's sums, the next one
   std::uint32_t adds = threadIdx.y;  // the first part of the sums that this warp adds. It changes so that no warp falls behind in its stream.
   for (std::uint32_t slot = plan.pieces; piece * row_tiles < end; ++piece, ++slot, columns_at += plan.piece_bytes) {
     if (slot == plan.pieces) {

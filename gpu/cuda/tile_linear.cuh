@@ -266,7 +266,8 @@ __device__ __forceinline__ void multiply_pieces(const TileKernelArgs<Epilogue>& 
     if (!walk.done()) begin();
     const std::uint32_t tile = piece.work.row_block * multiplying_warps + warp;
     if (tile < shape.row_tiles)
-      finish_columns(args.epilogue, args.columns, {piece.expert, piece.work.column_block * tile_columns, piece.columns()}, tile, lane, multiply.total);
+      finish_columns(args.epilogue, args.columns, {piece.expert, piece.work.column_block * tile_columns, piece.columns()}, tile, lane,
+                     multiply.total);
   }
 }
 

@@ -1,4 +1,5 @@
-// Reader threads take jobs from one list; each has a stream and two slots of pinned and device staging memory, so that reading, copying and packing overlap.
+// Reader threads take jobs from one list; each has a stream and two slots of pinned and device staging memory, so that reading, copying and packing
+// overlap.
 #include "gpu/cuda/weight_loader.hpp"
 
 #include <algorithm>
@@ -89,7 +90,8 @@ class Reader {
     std::memcpy((*slot)->pinned.get(), job.source.data, data);
     if (scales != 0) std::memcpy((*slot)->pinned.get() + scales_at, job.source.scales, scales);
     std::byte* const staging = (*slot)->staging.get();
-    if (auto s = check(cudaMemcpyAsync(staging, (*slot)->pinned.get(), scales_at + scales, cudaMemcpyHostToDevice, stream_), "copying weights"); !s) return s;
+    if (auto s = check(cudaMemcpyAsync(staging, (*slot)->pinned.get(), scales_at + scales, cudaMemcpyHostToDevice, stream_), "copying weights"); !s)
+      return s;
     PackArgs args;
     args.source = job.source;
     args.source.data = staging;
@@ -168,10 +170,12 @@ class Load {
     PackReport found;
     if (auto s = check(cudaMemcpy(&found, report_, sizeof found, cudaMemcpyDeviceToHost), "reading the load report"); !s) return s;
     if (found.large_scale != 0)
-      return Error{ErrorCode::unsupported, std::to_string(found.large_scale) + " MXFP4 groups have a scale above 2^1, which the CUDA backend's bf16 operands do not hold",
+      return Error{ErrorCode::unsupported,
+                   std::to_string(found.large_scale) + " MXFP4 groups have a scale above 2^1, which the CUDA backend's bf16 operands do not hold",
                    "mxfp4"};
     if (found.unfit != 0)
-      return Error{ErrorCode::unsupported, std::to_string(found.unfit) + " blocks of attention or head weights do not fit FP8; load them as bf16", "dense"};
+      return Error{ErrorCode::unsupported, std::to_string(found.unfit) + " blocks of attention or head weights do not fit FP8; load them as bf16",
+                   "dense"};
     return Ok{};
   }
 
@@ -223,7 +227,8 @@ Status make_dummy(const ModelLayout& layout, std::uint64_t seed) {
     for (const PackedMatrix* matrix : {&l.qkv, &l.out, &l.router, &l.gate_up, &l.down})
       if (auto s = fill(*matrix); !s) return s;
   if (auto s = fill(m.head); !s) return s;
-  return check(fill_dummy_bf16(const_cast<__nv_bfloat16*>(m.embedding), std::uint64_t{m.vocabulary} * m.hidden, ++number << 20, nullptr), "making weights");
+  return check(fill_dummy_bf16(const_cast<__nv_bfloat16*>(m.embedding), std::uint64_t{m.vocabulary} * m.hidden, ++number << 20, nullptr),
+               "making weights");
 }
 
 Status upload_vectors(const ModelLayout& layout, bool dummy) {
@@ -231,7 +236,8 @@ Status upload_vectors(const ModelLayout& layout, bool dummy) {
   for (const VectorJob& job : layout.vectors) {
     values.resize(job.source.size);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = dummy ? (job.is_norm ? 1.0F : 0.0F) : job.source.at(i);
-    if (auto s = check(cudaMemcpy(job.target, values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice), "copying biases and norms"); !s) return s;
+    if (auto s = check(cudaMemcpy(job.target, values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice), "copying biases and norms"); !s)
+      return s;
   }
   return check(cudaMemcpy(const_cast<float*>(layout.model.inverse_frequencies), layout.inverse_frequencies.data(),
                           layout.inverse_frequencies.size() * sizeof(float), cudaMemcpyHostToDevice),

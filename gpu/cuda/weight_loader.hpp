@@ -1,5 +1,5 @@
-// Brings a rank's weights onto the device: from the checkpoint's mapping through a small ring of pinned buffers by several reader threads, packed there into
-// tiles. Nothing is resident twice. A dummy model's weights are made on the device instead.
+// Brings a rank's weights onto the device: from the checkpoint's mapping through a small ring of pinned buffers by several reader threads, packed
+// there into tiles. Nothing is resident twice. A dummy model's weights are made on the device instead.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The weights of one warp of the decode linear layers on their way from memory, in units of a tile (mxfp4) or half a tile (the others), requested many units
-// ahead of their use. MXFP4 takes so many instructions that its units go straight to registers. The others, whose units are larger and whose use is
-// short, go through shared memory, each lane for itself: the compiler would not leave their loads to registers where they are written.
+// The weights of one warp of the decode linear layers on their way from memory, in units of a tile (mxfp4) or half a tile (the others), requested
+// many units ahead of their use. MXFP4 takes so many instructions that its units go straight to registers. The others, whose units are larger and
+// whose use is short, go through shared memory, each lane for itself: the compiler would not leave their loads to registers where they are written.
 //
 // A warp uses `units` units of one item, then those of the next. Pointers are to the lane's first byte, 16 lane further than the warp's first.
 #pragma once
@@ -26,10 +26,9 @@ __device__ __forceinline__ std::uint32_t read_shared_4(std::uint32_t shared) {
 }
 // Leave the registers alone unless `exists`, without a branch.
 __device__ __forceinline__ void load_weights_16_if(uint4& v, const std::byte* address, bool exists) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.u32 p,%5,0;\n@p ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3},[%4];\n}\n"
-      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
-      : "l"(address), "r"(static_cast<std::uint32_t>(exists)));
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%5,0;\n@p ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3},[%4];\n}\n"
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+               : "l"(address), "r"(static_cast<std::uint32_t>(exists)));
 }
 __device__ __forceinline__ void load_weights_4_if(std::uint32_t& v, const std::byte* address, bool exists) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p ld.global.nc.L1::no_allocate.u32 %0,[%1];\n}\n"
@@ -51,7 +50,9 @@ struct StreamUnit<WeightFormat::bf16> {
     stream_to_shared_16(slot + 512, from + 1024 * u + 512);
   }
   __device__ __forceinline__ void take(std::uint32_t slot) { step[0] = read_shared_16(slot), step[1] = read_shared_16(slot + 512); }
-  __device__ __forceinline__ void operand(int s, std::uint32_t (&a)[4]) const { a[0] = step[s].x, a[1] = step[s].y, a[2] = step[s].z, a[3] = step[s].w; }
+  __device__ __forceinline__ void operand(int s, std::uint32_t (&a)[4]) const {
+    a[0] = step[s].x, a[1] = step[s].y, a[2] = step[s].z, a[3] = step[s].w;
+  }
 };
 
 template <>

@@ -19,7 +19,9 @@ struct WeightTile<WeightFormat::bf16> {
 #pragma unroll
     for (int s = 0; s < 4; ++s) step[s] = load_shared_16(tile + 512 * s + 16 * lane);
   }
-  __device__ __forceinline__ void operand(int s, std::uint32_t (&a)[4]) const { a[0] = step[s].x, a[1] = step[s].y, a[2] = step[s].z, a[3] = step[s].w; }
+  __device__ __forceinline__ void operand(int s, std::uint32_t (&a)[4]) const {
+    a[0] = step[s].x, a[1] = step[s].y, a[2] = step[s].z, a[3] = step[s].w;
+  }
 };
 
 template <>

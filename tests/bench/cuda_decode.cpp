@@ -1,6 +1,6 @@
-// Whole steps of a dummy model of the exact published shapes through the executor, as a server runs them: two steps in flight, tokens taken from the draws on the
-// device. Decode at a context, by batch; prefill of one prompt. One line a figure; the floor is the bytes that must be read (with the experts that really were
-// chosen) at 4.64 TB/s, or the operations of a prompt at 790 TFLOP/s.
+// Whole steps of a dummy model of the exact published shapes through the executor, as a server runs them: two steps in flight, tokens taken from the
+// draws on the device. Decode at a context, by batch; prefill of one prompt. One line a figure; the floor is the bytes that must be read (with the
+// experts that really were chosen) at 4.64 TB/s, or the operations of a prompt at 790 TFLOP/s.
 //
 //   cuda_decode [--json] [--fp8] [--model 20b|120b] [--context N] [--batches 1,8,32,128] [--steps N] [--prefill N]
 #include <algorithm>
@@ -85,7 +85,8 @@ class Bench {
     double pairs = 0;
     for (const auto& layer : s.layers) pairs += layer.attention.window == 0 ? t * t / 2 : t * std::min<double>(t, layer.attention.window);
     const double operations = t * linear * layers + 4.0 * heads * pairs;
-    report("prefill_" + settings_.model + "_" + std::to_string(settings_.prefill / 1024) + "k", t / best, "tok/s", operations / tensor_rate / best * 100);
+    report("prefill_" + settings_.model + "_" + std::to_string(settings_.prefill / 1024) + "k", t / best, "tok/s",
+           operations / tensor_rate / best * 100);
   }
 
   void decode(std::uint32_t batch) {
@@ -121,8 +122,8 @@ class Bench {
     in_flight_max_ = 2;
     const double bytes = step_bytes(batch, experts, settings_.context + settings_.steps / 2);
     const std::string name = settings_.model + "_b" + std::to_string(batch);
-    std::fprintf(stderr, "%s: %.1f distinct experts a layer, %.2f GB a step, floor %.3f ms, %.3f ms a step, %.0f tok/s\n", name.c_str(), experts, bytes * 1e-9,
-                 bytes / wall * 1e3, seconds * 1e3, batch / seconds);
+    std::fprintf(stderr, "%s: %.1f distinct experts a layer, %.2f GB a step, floor %.3f ms, %.3f ms a step, %.0f tok/s\n", name.c_str(), experts,
+                 bytes * 1e-9, bytes / wall * 1e3, seconds * 1e3, batch / seconds);
     if (batch == 1) {
       report("host_exposed_us_" + name, exposed * 1e6, "us", 0);
       report("decode_" + name + (settings_.fp8 ? "_fp8" : "_exact"), 1 / seconds, "tok/s", bytes / wall / seconds * 100);
@@ -206,14 +207,15 @@ class Bench {
     const double attention = dense * s.hidden * s.head_dim * (2.0 * s.query_heads + 2.0 * s.kv_heads) + 2.0 * s.hidden * s.experts;
     const double expert = 3.0 * s.hidden * s.intermediate * 17 / 32;
     double kv = 0;
-    for (const auto& layer : s.layers) kv += batch * s.kv_heads * s.head_dim * 4.0 * (layer.attention.window == 0 ? context : std::min<double>(context, layer.attention.window));
+    for (const auto& layer : s.layers)
+      kv += batch * s.kv_heads * s.head_dim * 4.0 * (layer.attention.window == 0 ? context : std::min<double>(context, layer.attention.window));
     return static_cast<double>(s.layers.size()) * (attention + experts * expert) + kv + dense * s.hidden * s.vocabulary;
   }
   void report(const std::string& figure, double value, const char* unit, double percent) const {
     const auto devices = gpu::cuda_devices().devices;
     if (settings_.json) {
-      std::printf("{\"figure\": \"%s\", \"value\": %.4g, \"unit\": \"%s\", \"percent_of_floor\": %.1f, \"hardware\": \"%s\"}\n", figure.c_str(), value, unit, percent,
-                  devices.empty() ? "?" : devices[0].name.c_str());
+      std::printf("{\"figure\": \"%s\", \"value\": %.4g, \"unit\": \"%s\", \"percent_of_floor\": %.1f, \"hardware\": \"%s\"}\n", figure.c_str(),
+                  value, unit, percent, devices.empty() ? "?" : devices[0].name.c_str());
     } else {
       std::printf("%-28s %10.4g %-6s %5.1f %% of the floor\n", figure.c_str(), value, unit, percent);
     }

@@ -1,11 +1,14 @@
-// The linear layers and norms of a decode step, alone and as a chain in a graph, over random weights of gpt-oss' shapes: bytes moved, GB/s and percent of the 4.64 TB/s
-// that the device reads at most. Attention and sampling are left out (cuda_attention, cuda_sampler); the whole step is cuda_decode's.
+// The linear layers and norms of a decode step, alone and as a chain in a graph, over random weights of gpt-oss' shapes: bytes moved, GB/s and
+// percent of the 4.64 TB/s that the device reads at most. Attention and sampling are left out (cuda_attention, cuda_sampler); the whole step is
+// cuda_decode's.
 //
 //   cuda_stream_linear [--experts N] [--layers N] [--tokens N,N,...]
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -137,20 +140,8 @@ struct Bench {
   }
 };
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  Bench b;
-  std::uint32_t layer_count = 24;
-  std::vector<std::uint32_t> batches = {1, 8, 32, 128};
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--experts") == 0) b.experts = static_cast<std::uint32_t>(std::atoi(argv[i + 1]));
-    if (std::strcmp(argv[i], "--layers") == 0) layer_count = static_cast<std::uint32_t>(std::atoi(argv[i + 1]));
-    if (std::strcmp(argv[i], "--tokens") == 0) {
-      batches.clear();
-      for (char* part = std::strtok(argv[i + 1], ","); part != nullptr; part = std::strtok(nullptr, ",")) batches.push_back(static_cast<std::uint32_t>(std::atoi(part)));
-    }
-  }
+// Matrices, and buffers for steps of up to tokens_max tokens. start: residuals that a step begins with.
+void prepare(Bench& b, std::uint32_t layer_count, const std::vector<float>& start) {
   MUST(cudaStreamCreate(&b.stream));
   for (std::uint32_t l = 0; l < layer_count; ++l)
     b.layers.push_back({matrix(WeightFormat::bf16, qkv_rows, hidden, 1), matrix(WeightFormat::bf16, hidden, attended, 1),
@@ -158,13 +149,11 @@ int main(int argc, char** argv) {
                         matrix(WeightFormat::mxfp4, hidden, intermediate, b.experts)});
   b.head = matrix(WeightFormat::bf16, vocabulary, hidden, 1);
   b.residual = device<float>(tokens_max * hidden);
-  std::vector<float> start(tokens_max * hidden);
-  for (auto& v : start) v = static_cast<float>(std::rand()) / RAND_MAX - 0.5F;
   MUST(cudaMemcpy(b.residual, start.data(), start.size() * 4, cudaMemcpyHostToDevice));
   b.outputs = device<float>(tokens_max * k * hidden);
   b.logits = device<float>(std::size_t{tokens_max} * vocabulary);
   b.norm = device<float>(hidden);
-  std::vector<float> ones(hidden, 1.0F);
+  const std::vector<float> ones(hidden, 1.0F);
   MUST(cudaMemcpy(b.norm, ones.data(), hidden * 4, cudaMemcpyHostToDevice));
   b.cosine = device<float>(tokens_max * 32);
   b.normed = device<__nv_bfloat16>(tokens_max * hidden);
@@ -177,46 +166,77 @@ int main(int argc, char** argv) {
   b.pages = device<std::byte>(1 << 20);
   b.routing = {device<std::int32_t>(tokens_max * k), device<float>(tokens_max * k), device<std::uint32_t>(b.experts),
                device<std::int32_t>(b.experts * tokens_max), tokens_max};
+}
 
-  const double n = layer_count;
-  for (const std::uint32_t t : batches) {
-    // A routing of random tokens, kept for the kernels that are timed alone.
-    const auto prepare = [&] {
-      MUST(cudaMemset(b.routing.counts, 0, b.experts * 4));
-      b.route(b.layers[0], t);
-      MUST(cudaStreamSynchronize(b.stream));
+// A routing of `t` random tokens, kept for the kernels that are timed alone.
+void route_once(Bench& b, std::uint32_t t) {
+  MUST(cudaMemset(b.routing.counts, 0, b.experts * 4));
+  b.route(b.layers[0], t);
+  MUST(cudaStreamSynchronize(b.stream));
+}
+
+double active_experts(const Bench& b) {
+  std::vector<std::uint32_t> counts(b.experts);
+  MUST(cudaMemcpy(counts.data(), b.routing.counts, b.experts * 4, cudaMemcpyDeviceToHost));
+  return static_cast<double>(std::count_if(counts.begin(), counts.end(), [](std::uint32_t c) { return c != 0; }));
+}
+
+void measure(Bench& b, std::uint32_t t, const std::vector<float>& start) {
+  const double n = static_cast<double>(b.layers.size());
+  const auto restart = [&] { MUST(cudaMemcpy(b.residual, start.data(), start.size() * 4, cudaMemcpyHostToDevice)); };
+  const auto report = [&](const char* name, double seconds, double bytes) {
+    std::printf("%3u tokens  %-9s %8.2f us  %7.1f MB  %5.0f GB/s  %5.1f %%\n", t, name, seconds * 1e6, bytes * 1e-6, bytes / seconds * 1e-9,
+                bytes / seconds / wall * 100);
+    std::fflush(stdout);
+  };
+  const auto each = [&](const auto& one) {
+    const auto all = [&] {
+      for (const Layer& l : b.layers) one(l);
     };
-    MUST(cudaMemcpy(b.residual, start.data(), start.size() * 4, cudaMemcpyHostToDevice));
-    prepare();
-    std::vector<std::uint32_t> counts(b.experts);
-    MUST(cudaMemcpy(counts.data(), b.routing.counts, b.experts * 4, cudaMemcpyDeviceToHost));
-    double active = 0;
-    for (const auto c : counts) active += c != 0;
-    const auto report = [&](const char* name, double seconds, double bytes) {
-      std::printf("%3u tokens  %-9s %8.2f us  %7.1f MB  %5.0f GB/s  %5.1f %%\n", t, name, seconds * 1e6, bytes * 1e-6, bytes / seconds * 1e-9, bytes / seconds / wall * 100);
-      std::fflush(stdout);
-    };
-    const auto each = [&](const auto& one) {
-      return b.time([&] {
-               for (const Layer& l : b.layers) one(l);
-             }) / n;
-    };
-    const double expert = static_cast<double>(b.layers[0].gate_up.matrix_bytes()), half = static_cast<double>(b.layers[0].down.matrix_bytes());
-    report("qkv", each([&](const Layer& l) { b.qkv(l, t); }), static_cast<double>(b.layers[0].qkv.bytes()));
-    report("out", each([&](const Layer& l) { b.out(l, t); }), static_cast<double>(b.layers[0].out.bytes()));
-    prepare();
-    report("gate_up", each([&](const Layer& l) { b.gate_up(l, t); }), expert * active);
-    report("down", each([&](const Layer& l) { b.down(l, t); }), half * active);
-    report("route+combine", each([&](const Layer& l) { b.route(l, t), b.combine(t); }), static_cast<double>(b.layers[0].router.bytes()));
-    report("head", b.time([&] { b.logits_of(t); }), static_cast<double>(b.head.bytes()));
-    MUST(cudaMemcpy(b.residual, start.data(), start.size() * 4, cudaMemcpyHostToDevice));
-    MUST(cudaMemset(b.routing.counts, 0, b.experts * 4));
-    const double step = b.time([&] {
-      for (const Layer& l : b.layers) b.qkv(l, t), b.out(l, t), b.route(l, t), b.gate_up(l, t), b.down(l, t), b.combine(t);
-      b.logits_of(t);
-    });
-    report("chain", step, n * (static_cast<double>(b.layers[0].qkv.bytes() + b.layers[0].out.bytes()) + (expert + half) * active) + static_cast<double>(b.head.bytes()));
+    return b.time(all) / n;
+  };
+  restart();
+  route_once(b, t);
+  const double active = active_experts(b);
+  const Layer& first = b.layers[0];
+  const double expert = static_cast<double>(first.gate_up.matrix_bytes()), half = static_cast<double>(first.down.matrix_bytes());
+  report("qkv", each([&](const Layer& l) { b.qkv(l, t); }), static_cast<double>(first.qkv.bytes()));
+  report("out", each([&](const Layer& l) { b.out(l, t); }), static_cast<double>(first.out.bytes()));
+  route_once(b, t);
+  report("gate_up", each([&](const Layer& l) { b.gate_up(l, t); }), expert * active);
+  report("down", each([&](const Layer& l) { b.down(l, t); }), half * active);
+  report("route+combine", each([&](const Layer& l) { b.route(l, t), b.combine(t); }), static_cast<double>(first.router.bytes()));
+  report("head", b.time([&] { b.logits_of(t); }), static_cast<double>(b.head.bytes()));
+  restart();
+  MUST(cudaMemset(b.routing.counts, 0, b.experts * 4));
+  const double step = b.time([&] {
+    for (const Layer& l : b.layers) b.qkv(l, t), b.out(l, t), b.route(l, t), b.gate_up(l, t), b.down(l, t), b.combine(t);
+    b.logits_of(t);
+  });
+  report("chain", step,
+         n * (static_cast<double>(first.qkv.bytes() + first.out.bytes()) + (expert + half) * active) + static_cast<double>(b.head.bytes()));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Bench b;
+  std::uint32_t layer_count = 24;
+  std::vector<std::uint32_t> batches = {1, 8, 32, 128};
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--experts") == 0) b.experts = static_cast<std::uint32_t>(std::atoi(argv[i + 1]));
+    if (std::strcmp(argv[i], "--layers") == 0) layer_count = static_cast<std::uint32_t>(std::atoi(argv[i + 1]));
+    if (std::strcmp(argv[i], "--tokens") == 0) {
+      batches.clear();
+      for (char* part = std::strtok(argv[i + 1], ","); part != nullptr; part = std::strtok(nullptr, ","))
+        batches.push_back(static_cast<std::uint32_t>(std::atoi(part)));
+    }
   }
+  std::vector<float> start(tokens_max * hidden);
+  std::mt19937 random(1);
+  for (auto& v : start) v = static_cast<float>(random()) * 0x1p-32F - 0.5F;
+  prepare(b, layer_count, start);
+  for (const std::uint32_t t : batches) measure(b, t, start);
   MUST(cudaDeviceSynchronize());
   return 0;
 }

@@ -23,12 +23,14 @@ void report(const char* what, const PackedMatrix& m, std::uint32_t columns, doub
 
 void attention(WeightFormat format, std::uint32_t tokens) {
   const AttentionLayer layer(format, tokens);
-  report("qkv", layer.qkv.matrix, tokens, seconds([&](std::uint32_t i, cudaStream_t stream) {
-           return tile_linear(TileLinearArgs<QkvEpilogue>{layer.qkv.copy(i), layer.normed.copy(i), hidden, layer.columns, layer.qkv_epilogue}, stream);
-         }));
+  report(
+      "qkv", layer.qkv.matrix, tokens, seconds([&](std::uint32_t i, cudaStream_t stream) {
+        return tile_linear(TileLinearArgs<QkvEpilogue>{layer.qkv.copy(i), layer.normed.copy(i), hidden, layer.columns, layer.qkv_epilogue}, stream);
+      }));
   report("out", layer.out.matrix, tokens, seconds([&](std::uint32_t i, cudaStream_t stream) {
            const std::uint32_t stride = query_heads * head_dim;
-           return tile_linear(TileLinearArgs<ResidualEpilogue>{layer.out.copy(i), layer.attended.copy(i), stride, layer.columns, layer.out_epilogue}, stream);
+           return tile_linear(TileLinearArgs<ResidualEpilogue>{layer.out.copy(i), layer.attended.copy(i), stride, layer.columns, layer.out_epilogue},
+                              stream);
          }));
 }
 
@@ -36,11 +38,13 @@ void experts(WeightFormat format, std::uint32_t count, std::uint32_t tokens) {
   const ExpertLayer layer(format, count, tokens);
   report("gate_up", layer.gate_up.matrix, tokens * choices, seconds([&](std::uint32_t i, cudaStream_t stream) {
            const Columns columns = layer.columns(choices);
-           return tile_linear(TileLinearArgs<SwigluEpilogue>{layer.gate_up.copy(i), layer.normed.copy(i), hidden, columns, layer.gate_up_epilogue}, stream);
+           return tile_linear(TileLinearArgs<SwigluEpilogue>{layer.gate_up.copy(i), layer.normed.copy(i), hidden, columns, layer.gate_up_epilogue},
+                              stream);
          }));
   report("down", layer.down.matrix, tokens * choices, seconds([&](std::uint32_t i, cudaStream_t stream) {
            const Columns columns = layer.columns(1);
-           return tile_linear(TileLinearArgs<PlainEpilogue>{layer.down.copy(i), layer.inner.copy(i), intermediate, columns, layer.down_epilogue}, stream);
+           return tile_linear(TileLinearArgs<PlainEpilogue>{layer.down.copy(i), layer.inner.copy(i), intermediate, columns, layer.down_epilogue},
+                              stream);
          }));
 }
 

@@ -155,7 +155,7 @@ class Engine {
   std::uint32_t context_ = 0;
   std::vector<std::unique_ptr<gpu::Executor>> executors_;
   std::vector<std::unique_ptr<gpu::Communicator>> communicators_;
-  std::vector<PageId> free_pages_;                            // the last is handed out first
+  std::vector<PageId> free_pages_;                           // the last is handed out first
   std::map<std::uint32_t, std::vector<PageId>> held_pages_;  // by row
   EpochId epoch_;
   std::uint64_t step_ = 0;

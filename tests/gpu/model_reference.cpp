@@ -3,8 +3,8 @@
 //   Layer by layer: the output and the router logits of each layer against float32 math on the very input that the backend gave it. At most 1e-4
 //   (CPU) or 1e-2 (CUDA, whose operands are bf16). End to end: hidden states, router logits and logits against the reference. On the CPU at most
 //   1e-4. On CUDA 2e-2 for each layer passed: errors add up, these random weights magnify them, and attention brings every token a little of those
-//   that chose other experts. (An emulation of the same models wholly in bf16, residual included, ends at 2.6e-2 and 4.3e-2; this only shows that nothing is lost
-//   between layers.)
+//   that chose other experts. (An emulation of the same models wholly in bf16, residual included, ends at 2.6e-2 and 4.3e-2; this only shows that
+//   nothing is lost between layers.)
 // On CUDA a token may choose other experts, or a greedy token be another one, where the reference's values are closer than twice the error measured
 // elsewhere. Such tokens are listed with their margins. A token that chose other experts is out of the comparison from there on; so is what follows
 // another greedy token.

@@ -159,16 +159,24 @@ def dead_files(files, root):
     """no dead files"""
     included = {spelling[1:-1] for file in files for _, spelling in file.includes if file.is_cpp}
     cmake = "\n".join(f.text for f in files if f.name == "CMakeLists.txt" or f.suffix == ".cmake")
+    globs = [os.path.dirname(f.path) + "/" + g for f in files if f.name == "CMakeLists.txt" for g in GLOB.findall(f.text)]
     for file in files:
         if file.suffix in {".hpp", ".cuh"} and file.path not in included:
             yield Violation(file.path, 0, "nobody includes this header")
-        elif file.suffix in {".cpp", ".cu"} and not is_built(file, cmake):
+        elif file.suffix in {".cpp", ".cu"} and not is_built(file, cmake, globs):
             yield Violation(file.path, 0, "no CMake target builds this file")
         elif file.is_script and not is_named_elsewhere(file, files):
             yield Violation(file.path, 0, "no other file names this script")
 
 
-def is_built(file, cmake):
+# A pattern of file names in a CMakeLists.txt, below its own folder.
+GLOB = re.compile(r"\$\{CMAKE_CURRENT_SOURCE_DIR\}/([\w/]*\*[\w.]+)")
+
+
+def is_built(file, cmake, globs):
+    folder = os.path.dirname(file.path)
+    if any(os.path.dirname(g) == folder and fnmatch.fnmatchcase(file.name, os.path.basename(g)) for g in globs):
+        return True
     if re.search(rf"(?<![\w]){re.escape(file.name)}\b", cmake) or re.search(rf"(?<![\w/]){re.escape(file.stem)}(?![\w.])", cmake):
         return True
     if file.suffix == ".cpp" and file.is_below(*GLOBBED_FOLDERS):

@@ -10,9 +10,9 @@
 
 namespace althing::tests {
 
-#define ALTHING_NEEDS_GPU()                                                              \
-  do {                                                                                   \
-    int devices = 0;                                                                     \
+#define ALTHING_NEEDS_GPU()                                                                            \
+  do {                                                                                                 \
+    int devices = 0;                                                                                   \
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device"; \
   } while (false)
 

@@ -1,4 +1,5 @@
-// Packed weights made on the host, straight from the description in packed_matrix.hpp and slow: what the device's packing and the kernels are compared with.
+// Packed weights made on the host, straight from the description in packed_matrix.hpp and slow: what the device's packing and the kernels are
+// compared with.
 #pragma once
 
 #include <cmath>
@@ -49,7 +50,8 @@ inline constexpr float e2m1[16] = {0, .5F, 1, 1.5F, 2, 3, 4, 6, -0.0F, -.5F, -1,
 
 inline float e4m3_value(std::uint32_t bits) {
   const std::uint32_t exponent = bits >> 3 & 15, mantissa = bits & 7;
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9) : std::ldexp(1.0F + static_cast<float>(mantissa) / 8, static_cast<int>(exponent) - 7);
+  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                        : std::ldexp(1.0F + static_cast<float>(mantissa) / 8, static_cast<int>(exponent) - 7);
   return bits & 0x80 ? -magnitude : magnitude;
 }
 
