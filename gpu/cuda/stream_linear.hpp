@@ -31,7 +31,7 @@ constexpr std::uint32_t stream_warps(std::uint32_t segment, std::uint32_t column
 // Units of a warp's weights that are on their way at once (weight_stream.cuh): 50 to 140 KB a multiprocessor, less where many columns take the room.
 constexpr std::uint32_t stream_depth(WeightFormat format, std::uint32_t segment, std::uint32_t column_tiles) {
   if (format == WeightFormat::mxfp4) return segment == 0 ? 8 : segment;
-  if (segment == 8) return column_tiles == 1 || format == WeightFormat::fp8 ? 4 : 2;
+  if (segment == 8) return column_tiles == 1 ? 8 : format == WeightFormat::fp8 ? 4 : 2;
   return segment == 5 ? 5 : 4;
 }
 constexpr std::uint32_t stream_weights_bytes(WeightFormat format, std::uint32_t segment, std::uint32_t column_tiles) {
