@@ -18,16 +18,6 @@
 
 namespace althing::gpu::cuda {
 
-template <class Epilogue>
-struct StreamArgs {
-  PackedMatrix weights;
-  const __nv_bfloat16* input = nullptr;  // (input rows, stride); padding beyond `in` is zero
-  std::uint32_t input_stride = 0;
-  Columns columns;
-  Epilogue epilogue;
-  bool weights_are_known = true;  // which matrices are used was decided before the previous kernel began, so weights may be read before it ends
-};
-
 // What the kernel would otherwise compute from args.weights again and again.
 struct StreamPlan {
   std::uint32_t segment_tiles, tiles_k, row_tiles;
@@ -347,10 +337,8 @@ cudaError_t launch_stream_columns(const StreamArgs<Epilogue>& args, const Stream
   }
 }
 
-// `shape` comes from stream_shape of these weights. cudaErrorInvalidValue: supports_stream says no.
 template <WeightFormat Format, class Epilogue>
-cudaError_t stream_linear_as(const StreamArgs<Epilogue>& args, const StreamShape& shape, cudaStream_t stream) {
-  if (args.weights.count > stream_experts_max) return cudaErrorInvalidValue;
+cudaError_t launch_stream_segment(const StreamArgs<Epilogue>& args, const StreamShape& shape, cudaStream_t stream) {
   switch (stream_segment(args.weights.in)) {
     case 5:
       return launch_stream_columns<Format, 5>(args, shape, stream);
@@ -359,6 +347,15 @@ cudaError_t stream_linear_as(const StreamArgs<Epilogue>& args, const StreamShape
     default:
       return launch_stream_columns<Format, 0>(args, shape, stream);
   }
+}
+
+// Formats: those that a layer with this epilogue can have.
+template <WeightFormat... Formats, class Epilogue>
+cudaError_t dispatch_stream(const StreamArgs<Epilogue>& args, const StreamShape& shape, cudaStream_t stream) {
+  if (args.weights.count > stream_experts_max) return cudaErrorInvalidValue;
+  cudaError_t error = cudaErrorInvalidValue;
+  (void)((args.weights.format == Formats ? (error = launch_stream_segment<Formats>(args, shape, stream), true) : false) || ...);
+  return error;
 }
 
 }  // namespace althing::gpu::cuda

@@ -2,12 +2,32 @@
 // steps. Launch shapes are computed here, without a device, so that tests can look at them.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <cstdint>
 
 #include "gpu/cuda/packed_matrix.hpp"
+#include "gpu/cuda/step_view.hpp"
 
 namespace althing::gpu::cuda {
+
+// epilogues.cuh
+struct QkvEpilogue;
+struct ResidualEpilogue;
+struct SwigluEpilogue;
+struct PlainEpilogue;
+
+template <class Epilogue>
+struct StreamArgs {
+  PackedMatrix weights;
+  const __nv_bfloat16* input = nullptr;  // (input rows, stride); padding beyond `in` is zero
+  std::uint32_t input_stride = 0;
+  Columns columns;
+  Epilogue epilogue;
+  bool weights_are_known = true;  // which matrices are used was decided before the previous kernel began, so weights may be read before it ends
+};
 
 inline constexpr std::uint32_t stream_column_tiles_max = 3;  // of 8 columns, in one pass over the weights
 inline constexpr std::uint32_t stream_pieces_max = 2;        // whose inputs lie in shared memory at once; a piece is one pass over one matrix
@@ -97,5 +117,11 @@ constexpr StreamShape stream_shape(const PackedMatrix& m, const StreamWork& work
 
 // Whether a matrix of these inputs fits at all.
 constexpr bool supports_stream(const PackedMatrix& m) { return stream_shape(m, {8, 8, 1}, 1).column_tiles > 0 && m.count <= stream_experts_max; }
+
+// `shape` comes from stream_shape of these weights. cudaErrorInvalidValue: a weight format that is not named, or supports_stream says no.
+cudaError_t stream_linear(const StreamArgs<QkvEpilogue>& args, const StreamShape& shape, cudaStream_t stream);       // bf16, fp8
+cudaError_t stream_linear(const StreamArgs<ResidualEpilogue>& args, const StreamShape& shape, cudaStream_t stream);  // bf16, fp8
+cudaError_t stream_linear(const StreamArgs<SwigluEpilogue>& args, const StreamShape& shape, cudaStream_t stream);    // bf16, mxfp4
+cudaError_t stream_linear(const StreamArgs<PlainEpilogue>& args, const StreamShape& shape, cudaStream_t stream);     // bf16, fp8, mxfp4
 
 }  // namespace althing::gpu::cuda

@@ -190,7 +190,7 @@ class Load {
     while (!failed_) {
       const std::size_t job = next_++;
       if (job >= pieces_.size() + embedding_pieces_) break;
-      const Status done = job < pieces_.size() ? reader.pack(pieces_[job]) : copy_embedding(reader, job - pieces_.size());
+      Status done = job < pieces_.size() ? reader.pack(pieces_[job]) : copy_embedding(reader, job - pieces_.size());
       if (!done) return done;
     }
     return reader.finish();

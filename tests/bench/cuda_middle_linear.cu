@@ -4,7 +4,7 @@
 //
 //   cuda_middle_linear [tokens …]
 #include "gpu/cuda/middle_linear.hpp"
-#include "gpu/cuda/stream_linear.cuh"
+#include "gpu/cuda/stream_linear.hpp"
 #include "gpu/cuda/tile_linear.hpp"
 #include "tests/bench/linear_bench.cuh"
 
@@ -39,7 +39,7 @@ void compare(const char* what, const Layer<Epilogue>& layer, std::uint32_t token
   const double stream_time = seconds([&](std::uint32_t i, cudaStream_t stream) {
     auto args = layer.template with<StreamArgs<Epilogue>>(i);
     args.weights_are_known = layer.known();
-    return stream_linear_as<Format>(args, stream_shape(args.weights, layer.work, 132), stream);
+    return stream_linear(args, stream_shape(args.weights, layer.work, 132), stream);
   });
   const double middle_time = seconds([&](std::uint32_t i, cudaStream_t stream) {
     auto args = layer.template with<MiddleLinearArgs<Epilogue>>(i);

@@ -12,8 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "gpu/cuda/epilogues.cuh"
 #include "gpu/cuda/norm.hpp"
-#include "gpu/cuda/stream_linear.cuh"
+#include "gpu/cuda/stream_linear.hpp"
 
 namespace {
 
@@ -76,13 +77,13 @@ struct Bench {
     StreamArgs<QkvEpilogue> a;
     a.weights = l.qkv, a.input = normed, a.input_stride = hidden, a.columns.count = t;
     a.epilogue = {nullptr, cosine, cosine, queries, {rows, positions, t}, {pages, 1 << 20, 0, table, 1, 16, 64}, 64, 8, 64};
-    MUST(stream_linear_as<WeightFormat::bf16>(a, stream_shape(l.qkv, {t, t, 1}, 132), stream));
+    MUST(stream_linear(a, stream_shape(l.qkv, {t, t, 1}, 132), stream));
   }
   void out(const Layer& l, std::uint32_t t) {
     StreamArgs<ResidualEpilogue> a;
     a.weights = l.out, a.input = attention, a.input_stride = attended, a.columns.count = t;
     a.epilogue = {nullptr, residual, hidden};
-    MUST(stream_linear_as<WeightFormat::bf16>(a, stream_shape(l.out, {t, t, 1}, 132), stream));
+    MUST(stream_linear(a, stream_shape(l.out, {t, t, 1}, 132), stream));
   }
   void route(const Layer& l, std::uint32_t t) {
     NormRouteArgs a;
@@ -95,13 +96,13 @@ struct Bench {
     a.weights = l.gate_up, a.input = normed, a.input_stride = hidden, a.columns = {routing.pairs, routing.counts, 0, routing.capacity, k};
     a.epilogue = {nullptr, inner, intermediate, intermediate, 7.0F, 1.702F};
     a.weights_are_known = false;
-    MUST(stream_linear_as<WeightFormat::mxfp4>(a, stream_shape(l.gate_up, work(t), 132), stream));
+    MUST(stream_linear(a, stream_shape(l.gate_up, work(t), 132), stream));
   }
   void down(const Layer& l, std::uint32_t t) {
     StreamArgs<PlainEpilogue> a;
     a.weights = l.down, a.input = inner, a.input_stride = intermediate, a.columns = {routing.pairs, routing.counts, 0, routing.capacity, 1};
     a.epilogue = {nullptr, outputs, hidden};
-    MUST(stream_linear_as<WeightFormat::mxfp4>(a, stream_shape(l.down, work(t), 132), stream));
+    MUST(stream_linear(a, stream_shape(l.down, work(t), 132), stream));
   }
   void combine(std::uint32_t t) {
     CombineNormArgs a;
@@ -112,7 +113,7 @@ struct Bench {
   void logits_of(std::uint32_t t) {
     StreamArgs<PlainEpilogue> a;
     a.weights = head, a.input = normed, a.input_stride = hidden, a.columns.count = t, a.epilogue = {nullptr, logits, vocabulary};
-    MUST(stream_linear_as<WeightFormat::bf16>(a, stream_shape(head, {t, t, 1}, 132), stream));
+    MUST(stream_linear(a, stream_shape(head, {t, t, 1}, 132), stream));
   }
   StreamWork work(std::uint32_t t) const { return {t, ceil_div(t * k, experts), std::min(experts, t * k)}; }
 

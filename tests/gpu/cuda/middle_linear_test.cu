@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "gpu/cuda/epilogues.cuh"
-#include "gpu/cuda/stream_linear.cuh"
+#include "gpu/cuda/stream_linear.hpp"
 #include "tests/gpu/cuda/linear_problem.hpp"
 
 namespace althing::tests {
@@ -34,12 +34,12 @@ void run_tile(const MiddleLinearArgs<Epilogue>& args) {
 }
 
 // By that of few columns.
-template <WeightFormat Format, class Epilogue>
+template <class Epilogue>
 void run_stream(const MiddleLinearArgs<Epilogue>& args) {
   StreamArgs<Epilogue> few;
   few.weights = args.weights, few.input = args.input, few.input_stride = args.input_stride, few.columns = args.columns, few.epilogue = args.epilogue;
   const StreamShape shape = stream_shape(args.weights, {args.columns_max, args.columns_max, 1}, 132);
-  ASSERT_EQ(stream_linear_as<Format>(few, shape, nullptr), cudaSuccess);
+  ASSERT_EQ(stream_linear(few, shape, nullptr), cudaSuccess);
 }
 
 std::vector<float> random_floats(std::size_t size, std::mt19937& random) {
@@ -136,7 +136,7 @@ void expect_plain_bits(std::uint32_t out, std::uint32_t in) {
   const DeviceArray<std::uint16_t> input(random_input(tokens, in, random));
   DeviceArray<float> expected(std::size_t{tokens} * out), few(33 * std::size_t{out}), output(std::size_t{tokens} * out);
   run_tile(arguments(w, input, {.count = tokens}, tokens, PlainEpilogue{nullptr, expected.get(), out}));
-  run_stream<Format>(arguments(w, input, {.count = 33}, 33, PlainEpilogue{nullptr, few.get(), out}));
+  run_stream(arguments(w, input, {.count = 33}, 33, PlainEpilogue{nullptr, few.get(), out}));
   const auto reference = expected.host(), stream = few.host();
   EXPECT_EQ(std::memcmp(reference.data(), stream.data(), stream.size() * 4), 0) << "the kernels beside disagree";
   std::vector<std::int32_t> order(tokens);

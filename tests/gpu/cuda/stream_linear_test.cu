@@ -1,8 +1,9 @@
 // The linear layers of decode against sums in double, and the promise that bits do not depend on batch, shape or neighbours.
-#include "gpu/cuda/stream_linear.cuh"
+#include "gpu/cuda/stream_linear.hpp"
 
 #include <gtest/gtest.h>
 
+#include "gpu/cuda/epilogues.cuh"
 #include "tests/gpu/cuda/device_array.hpp"
 #include "tests/gpu/cuda/host_packing.hpp"
 
@@ -42,7 +43,7 @@ std::vector<float> run(const Problem& p, const std::vector<std::int32_t>& picked
   args.columns = {index.get(), nullptr, static_cast<std::uint32_t>(picked.size()), static_cast<std::uint32_t>(picked.size()), 1};
   args.epilogue = {nullptr, output.get(), p.matrix.out};
   const auto shape = stream_shape(args.weights, {static_cast<std::uint32_t>(picked.size()), expected, 1}, processors);
-  must(stream_linear_as<Format>(args, shape, nullptr));
+  must(stream_linear(args, shape, nullptr));
   return output.host();
 }
 
@@ -155,7 +156,7 @@ TEST(CudaStreamLinear, experts_take_their_own_columns) {
   for (const auto& [known, processors] : {std::pair{false, 132u}, {true, 132u}, {true, 3u}, {false, 1u}}) {
     y.fill(0xFF);
     args.weights_are_known = known;
-    must(stream_linear_as<WeightFormat::mxfp4>(args, stream_shape(args.weights, {12, 2, 5}, processors), nullptr));
+    must(stream_linear(args, stream_shape(args.weights, {12, 2, 5}, processors), nullptr));
     const auto got = y.host();
     std::uint32_t written = 0;
     for (std::uint32_t e = 0; e < experts; ++e)

@@ -8,7 +8,8 @@
 #include <numeric>
 
 #include "gpu/cuda/epilogues.cuh"
-#include "gpu/cuda/stream_linear.cuh"
+#include "gpu/cuda/intrinsics.cuh"
+#include "gpu/cuda/stream_linear.hpp"
 #include "tests/gpu/cuda/linear_problem.hpp"
 
 namespace althing::tests {
@@ -143,7 +144,7 @@ void expect_decode_bits(std::uint32_t out, std::uint32_t in) {
   const auto args = arguments(w, input, {.count = tokens}, PlainEpilogue{nullptr, prefill.get(), out});
   ASSERT_EQ(tile_linear(args, nullptr), cudaSuccess);
   StreamArgs<PlainEpilogue> stream{args.weights, args.input, args.input_stride, args.columns, {nullptr, decode.get(), out}};
-  ASSERT_EQ(stream_linear_as<Format>(stream, stream_shape(args.weights, {tokens, tokens, 1}, 132), nullptr), cudaSuccess);
+  ASSERT_EQ(stream_linear(stream, stream_shape(args.weights, {tokens, tokens, 1}, 132), nullptr), cudaSuccess);
   EXPECT_TRUE(same_bits(prefill.host(), decode.host())) << out << " x " << in << ", format " << static_cast<int>(Format);
 }
 

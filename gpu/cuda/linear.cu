@@ -1,20 +1,20 @@
-// The body of linear.hpp's functions, for the files that instantiate them.
-#pragma once
-
+// See linear.hpp. Kernels are compiled elsewhere, once each.
 #include "gpu/cuda/linear.hpp"
+
+#include "gpu/cuda/epilogues.cuh"
 #include "gpu/cuda/middle_linear.hpp"
-#include "gpu/cuda/stream_linear.cuh"
+#include "gpu/cuda/stream_linear.hpp"
 #include "gpu/cuda/tile_linear.hpp"
 
 namespace althing::gpu::cuda {
+namespace {
 
-inline LinearKind kind_of(const LinearArgs<QkvEpilogue>&) { return LinearKind::qkv; }
-inline LinearKind kind_of(const LinearArgs<ResidualEpilogue>&) { return LinearKind::dense; }
-inline LinearKind kind_of(const LinearArgs<SwigluEpilogue>&) { return LinearKind::experts; }
-inline LinearKind kind_of(const LinearArgs<PlainEpilogue>& args) { return args.columns.counts != nullptr ? LinearKind::experts : LinearKind::head; }
+LinearKind kind_of(const LinearArgs<QkvEpilogue>&) { return LinearKind::qkv; }
+LinearKind kind_of(const LinearArgs<ResidualEpilogue>&) { return LinearKind::dense; }
+LinearKind kind_of(const LinearArgs<SwigluEpilogue>&) { return LinearKind::experts; }
+LinearKind kind_of(const LinearArgs<PlainEpilogue>& args) { return args.columns.counts != nullptr ? LinearKind::experts : LinearKind::head; }
 
-// Formats: those that a layer with this epilogue can have.
-template <WeightFormat... Formats, class Epilogue>
+template <class Epilogue>
 cudaError_t linear_of(const LinearArgs<Epilogue>& args, std::uint32_t processors, cudaStream_t stream) {
   if (args.columns_max == 0) return cudaSuccess;
   const LinearKernel kernel = linear_kernel(kind_of(args), args.columns_expected);
@@ -45,10 +45,20 @@ cudaError_t linear_of(const LinearArgs<Epilogue>& args, std::uint32_t processors
   few.columns = args.columns;
   few.epilogue = args.epilogue;
   few.weights_are_known = args.weights_are_known;
-  const StreamShape shape = stream_shape(args.weights, {args.columns_max, args.columns_expected, args.matrices}, processors);
-  cudaError_t error = cudaErrorInvalidValue;
-  (void)((args.weights.format == Formats ? (error = stream_linear_as<Formats>(few, shape, stream), true) : false) || ...);
-  return error;
+  return stream_linear(few, stream_shape(args.weights, {args.columns_max, args.columns_expected, args.matrices}, processors), stream);
+}
+
+}  // namespace
+
+cudaError_t linear(const LinearArgs<QkvEpilogue>& args, std::uint32_t processors, cudaStream_t stream) { return linear_of(args, processors, stream); }
+cudaError_t linear(const LinearArgs<ResidualEpilogue>& args, std::uint32_t processors, cudaStream_t stream) {
+  return linear_of(args, processors, stream);
+}
+cudaError_t linear(const LinearArgs<SwigluEpilogue>& args, std::uint32_t processors, cudaStream_t stream) {
+  return linear_of(args, processors, stream);
+}
+cudaError_t linear(const LinearArgs<PlainEpilogue>& args, std::uint32_t processors, cudaStream_t stream) {
+  return linear_of(args, processors, stream);
 }
 
 }  // namespace althing::gpu::cuda
