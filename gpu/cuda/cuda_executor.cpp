@@ -203,6 +203,11 @@ class CudaExecutor final : public Executor {
     return shape;
   }
 
+  std::int32_t slot_of(RowIndex row, std::size_t group, std::uint32_t position) const {
+    const std::uint32_t size = config_.kv.groups[group].tokens_per_page;
+    return static_cast<std::int32_t>(rows_.at(row).pages[group][position / size].value * size + position % size);
+  }
+
   // Returns the bytes to send.
   std::size_t write_block(const StepPlan& plan, const StepShape& shape, std::byte* block, StepResult& result) const {
     const StepOffsets o = step_offsets(shape);
@@ -212,6 +217,7 @@ class CudaExecutor final : public Executor {
                  *sampled = at(o.sampled, i32);
     auto* tiles = at(o.tiles, static_cast<PrefillTile*>(nullptr));
     auto* samplers = at(o.samplers, static_cast<SamplerRow*>(nullptr));
+    std::int32_t* const places = at(o.slots, i32);
     std::uint32_t token = 0;
     for (const RowWork& work : plan.work) {
       const std::uint32_t first = token;
@@ -219,6 +225,7 @@ class CudaExecutor final : public Executor {
         rows[token] = static_cast<std::int32_t>(work.row.value);
         positions[token] = static_cast<std::int32_t>(work.start + i);
         ids[token] = work.tokens.empty() ? -1 : static_cast<std::int32_t>(work.tokens[i]);
+        for (std::size_t g = 0; g < config_.kv.groups.size(); ++g) places[g * shape.tokens + token] = slot_of(work.row, g, work.start + i);
         if (work.count < tile_tokens_min) *decodes++ = static_cast<std::int32_t>(token);
       }
       const std::uint32_t tile = decoder_->prefill_tile_tokens();
@@ -241,6 +248,7 @@ class CudaExecutor final : public Executor {
     for (; token < shape.tokens; ++token) {
       rows[token] = -1;
       positions[token] = ids[token] = 0;
+      for (std::size_t g = 0; g < config_.kv.groups.size(); ++g) places[g * shape.tokens + token] = -1;
       *decodes++ = -1;
       *sampled++ = static_cast<std::int32_t>(token);
       *samplers++ = SamplerRow{};

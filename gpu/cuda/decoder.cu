@@ -82,6 +82,9 @@ Status Decoder::place_layers(const KvLayout& kv) {
     return Error{ErrorCode::invalid_argument, "the KV layout does not fit the CUDA backend: " + why, "kv"};
   };
   kv_.resize(model_.layers.size());
+  groups_.resize(model_.layers.size());
+  if (kv.groups.size() > kv_groups_max)
+    return refuse(std::to_string(kv.groups.size()) + " groups of layers; it takes up to " + std::to_string(kv_groups_max));
   std::size_t placed = 0;
   for (std::uint32_t g = 0; g < kv.groups.size(); ++g) {
     const KvGroup& group = kv.groups[g];
@@ -95,6 +98,7 @@ Status Decoder::place_layers(const KvLayout& kv) {
         return refuse("layer " + std::to_string(group.layers[i]) + " does not exist or has another window");
       kv_[group.layers[i]] = {pages_.get(),  kv.page_bytes,         i * layer_bytes, table_entry(g, 0, 0),
                               table_stride_, group.tokens_per_page, model_.head_dim};
+      groups_[group.layers[i]] = g;
     }
   }
   if (placed != kv_.size()) return refuse(std::to_string(placed) + " of " + std::to_string(kv_.size()) + " layers are named");
@@ -155,19 +159,20 @@ Status Decoder::begin(const StepShape& shape, cudaStream_t stream) {
 Status Decoder::attention(std::uint32_t layer, const StepShape& shape, cudaStream_t stream) {
   const DeviceLayer& l = model_.layers[layer];
   const StepOffsets o = step_offsets(shape);
+  LayerKv kv = kv_[layer];
+  kv.slots = in_block<std::int32_t>(o.slots) + std::uint64_t{groups_[layer]} * shape.tokens;
   LinearArgs<QkvEpilogue> qkv;
   qkv.weights = l.qkv;
   qkv.input = normed_.get();
   qkv.input_stride = hidden_stride_;
   qkv.columns.count = qkv.columns_max = qkv.columns_expected = shape.tokens;
-  qkv.epilogue = {l.qkv_bias, cosine_.get(),      sine_.get(),     queries_.get(), tokens(shape),
-                  kv_[layer], model_.query_heads, model_.kv_heads, model_.head_dim};
+  qkv.epilogue = {l.qkv_bias, cosine_.get(), sine_.get(), queries_.get(), tokens(shape), kv, model_.query_heads, model_.kv_heads, model_.head_dim};
   if (auto s = check(linear(qkv, limits_.processors, stream), "qkv"); !s) return s;
 
   AttentionArgs both;
   both.tokens = tokens(shape);
   both.queries = queries_.get();
-  both.kv = kv_[layer];
+  both.kv = kv;
   both.query_heads = model_.query_heads;
   both.kv_heads = model_.kv_heads;
   both.window = l.window;

@@ -73,7 +73,8 @@ class Decoder {
   DecoderLimits limits_;
   std::uint32_t tile_tokens_ = 0, table_stride_ = 0, updates_max_ = 0, hidden_stride_ = 0, inner_stride_ = 0, attended_stride_ = 0;
   std::uint32_t decode_rows_max_ = 0;  // list entries for which split attention has room
-  std::vector<LayerKv> kv_;            // by layer
+  std::vector<LayerKv> kv_;            // by layer; slots are a step's
+  std::vector<std::uint32_t> groups_;  // of the KV layout, by layer
 
   std::uint32_t turn_ = 0;  // of the step that is being enqueued
   DeviceBuffer<std::byte> blocks_[2], pages_, attention_scratch_, sampler_scratch_;

@@ -75,6 +75,14 @@ struct QkvEpilogue {
     }
     const bool value = r.head >= query_heads + kv_heads;
     const std::uint32_t kv_head = r.head - query_heads - (value ? kv_heads : 0), value_offset = value ? kv.tokens_per_page * head_dim : 0;
+    if (kv.slots != nullptr) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const std::int32_t slot = kv.slots[columns[i]];
+        p[i].to = slot < 0 ? nullptr : reinterpret_cast<__nv_bfloat16*>(kv.key_at(slot, kv_head)) + value_offset;
+      }
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const std::int32_t row = tokens.rows[columns[i]];

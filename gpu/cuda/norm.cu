@@ -14,7 +14,6 @@ namespace althing::gpu::cuda {
 namespace {
 
 constexpr std::uint32_t norm_threads = 512;
-constexpr std::uint32_t hidden_max = 4096;
 constexpr std::uint32_t route_tokens = 8;  // of one cluster
 constexpr unsigned all_lanes = 0xFFFFFFFFu;
 
@@ -41,20 +40,19 @@ __device__ __forceinline__ float inverse_root(float squares, std::uint32_t hidde
 }
 
 // Each thread owns elements threadIdx.x + i * norm_threads of the row, in registers: everything is loaded before anything is used.
-constexpr int thread_elements = hidden_max / norm_threads;
-
-__device__ __forceinline__ void write_normed(const float (&x)[thread_elements], const float* norm, std::uint32_t hidden, float epsilon,
-                                             float* residual, __nv_bfloat16* normed) {
-  float weights[thread_elements], squares = 0.0F;
+template <int Elements>
+__device__ __forceinline__ void write_normed(const float (&x)[Elements], const float* norm, std::uint32_t hidden, float epsilon, float* residual,
+                                             __nv_bfloat16* normed) {
+  float weights[Elements], squares = 0.0F;
 #pragma unroll
-  for (int i = 0; i < thread_elements; ++i) {
+  for (int i = 0; i < Elements; ++i) {
     const std::uint32_t at = threadIdx.x + i * norm_threads;
     weights[i] = at < hidden ? norm[at] : 0.0F;
     if (at < hidden) squares = __fmaf_rn(x[i], x[i], squares);
   }
   const float inverse = inverse_root(sum_of_block(squares), hidden, epsilon);
 #pragma unroll
-  for (int i = 0; i < thread_elements; ++i) {
+  for (int i = 0; i < Elements; ++i) {
     const std::uint32_t at = threadIdx.x + i * norm_threads;
     if (at >= hidden) break;
     residual[at] = x[i];
@@ -62,6 +60,7 @@ __device__ __forceinline__ void write_normed(const float (&x)[thread_elements], 
   }
 }
 
+template <int Elements>  // of a thread
 __global__ void __launch_bounds__(norm_threads) begin_kernel(const __grid_constant__ BeginArgs a) {
   wait_for_previous_kernel();
   trigger_next_kernel();
@@ -79,15 +78,16 @@ __global__ void __launch_bounds__(norm_threads) begin_kernel(const __grid_consta
   }
   std::int32_t id = a.ids[t];
   if (id < 0) id = row < 0 ? 0 : a.last_drawn[row];
-  float x[thread_elements];
+  float x[Elements];
 #pragma unroll
-  for (int i = 0; i < thread_elements; ++i) {
+  for (int i = 0; i < Elements; ++i) {
     const std::uint32_t at = threadIdx.x + i * norm_threads;
     x[i] = at < a.hidden ? __bfloat162float(a.table[std::uint64_t(id) * a.hidden + at]) : 0.0F;
   }
   write_normed(x, a.norm, a.hidden, a.epsilon, a.residual + std::uint64_t(t) * a.hidden, a.normed + std::uint64_t(t) * a.stride);
 }
 
+template <int Elements>  // of a thread
 __global__ void __launch_bounds__(norm_threads) combine_norm_kernel(const __grid_constant__ CombineNormArgs a) {
   trigger_next_kernel();
   wait_for_previous_kernel();
@@ -97,22 +97,22 @@ __global__ void __launch_bounds__(norm_threads) combine_norm_kernel(const __grid
   const std::uint32_t k = a.experts_per_token, first = t * k;
   const bool real = a.tokens.rows[t] >= 0;
   float* const residual = a.residual + std::uint64_t(t) * a.hidden;
-  float x[thread_elements];
-  long long sum[thread_elements] = {};
+  float x[Elements];
+  long long sum[Elements] = {};
   unsigned misfits = 0;  // bits of elements
 #pragma unroll
-  for (int i = 0; i < thread_elements; ++i) {
+  for (int i = 0; i < Elements; ++i) {
     const std::uint32_t at = threadIdx.x + i * norm_threads;
     x[i] = at < a.hidden ? residual[at] : 0.0F;
   }
   for (std::uint32_t c = 0; real && c < k; c += 2) {
-    float output[2][thread_elements];
+    float output[2][Elements];
     double weight[2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       weight[j] = c + j < k ? a.routing.weights[first + c + j] : 0.0F;
 #pragma unroll
-      for (int i = 0; i < thread_elements; ++i) {
+      for (int i = 0; i < Elements; ++i) {
         const std::uint32_t at = threadIdx.x + i * norm_threads;
         output[j][i] = at < a.hidden && c + j < k ? a.outputs[std::uint64_t(first + c + j) * a.hidden + at] : 0.0F;
       }
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(norm_threads) combine_norm_kernel(const __grid
 #pragma unroll
     for (int j = 0; j < 2; ++j)
 #pragma unroll
-      for (int i = 0; i < thread_elements; ++i) {
+      for (int i = 0; i < Elements; ++i) {
         const double value = weight[j] * static_cast<double>(output[j][i]);  // exact: two floats multiply without rounding in double
         const bool fits = fabs(value) < fixed_point_limit;                   // false for NaN
         if (!fits) misfits |= 1u << i;
@@ -128,38 +128,42 @@ __global__ void __launch_bounds__(norm_threads) combine_norm_kernel(const __grid
       }
   }
 #pragma unroll
-  for (int i = 0; i < thread_elements; ++i)
+  for (int i = 0; i < Elements; ++i)
     x[i] += (misfits >> i & 1u) == 0 ? static_cast<float>(static_cast<double>(sum[i]) * fixed_point_unit) : __int_as_float(0x7FC00000);
   write_normed(x, a.norm, a.hidden, a.epsilon, residual, a.normed + std::uint64_t(t) * a.stride);
+}
+
+// Orders as floats do, as an integer that is never 0; NaN comes before all numbers, so that it never wins against one.
+__device__ __forceinline__ std::uint32_t sortable(float value) {
+  const std::uint32_t bits = __float_as_uint(value);
+  if (isnan(value)) return 1;
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
 // One warp: the k largest of `logits`, softmax over them, and the pairs' places in their experts' lists.
 __device__ void choose_experts(const NormRouteArgs& a, const float* logits, std::uint32_t t, bool real) {
   const std::uint32_t lane = threadIdx.x % 32, k = a.experts_per_token, experts = a.weights.out;
-  float mine[4];
+  std::uint32_t keys[4];  // of experts lane, lane + 32, …; 0: chosen, or no expert
 #pragma unroll
-  for (std::uint32_t i = 0; i < 4; ++i) mine[i] = lane + 32 * i < experts ? logits[lane + 32 * i] : -INFINITY;
-  unsigned taken = 0;  // bits of `mine`
+  for (std::uint32_t i = 0; i < 4; ++i) keys[i] = lane + 32 * i < experts ? sortable(logits[lane + 32 * i]) : 0;
   float first = 0.0F, sum = 0.0F, own_weight = 0.0F;
   std::int32_t own_expert = -1;
   for (std::uint32_t c = 0; c < k; ++c) {
-    float best = -INFINITY;
-    std::uint32_t at = 0xFFFFu;
+    const std::uint32_t best = __reduce_max_sync(all_lanes, max(max(keys[0], keys[1]), max(keys[2], keys[3])));
+    // The smallest id of those that have it: rounds of 32 ascending, lanes ascending.
+    std::uint32_t at = 0;
+    bool found = false;
 #pragma unroll
     for (std::uint32_t i = 0; i < 4; ++i) {
-      if (lane + 32 * i >= experts || (taken >> i & 1u) != 0) continue;
-      if (at == 0xFFFFu || mine[i] > best) best = mine[i], at = lane + 32 * i;
+      const unsigned have = __ballot_sync(all_lanes, keys[i] == best);
+      if (found || have == 0) continue;
+      found = true;
+      at = 32 * i + __ffs(static_cast<int>(have)) - 1;
+      if (at % 32 == lane) keys[i] = 0;
     }
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) {
-      const float other = __shfl_xor_sync(all_lanes, best, mask);
-      const std::uint32_t other_at = __shfl_xor_sync(all_lanes, at, mask);
-      // NaN never wins against a number, and the smaller id wins against an equal.
-      if (other_at != 0xFFFFu && (at == 0xFFFFu || other > best || (!(best > other) && other_at < at))) best = other, at = other_at;
-    }
-    if (at % 32 == lane) taken |= 1u << (at / 32);
-    if (c == 0) first = best;
-    const float weight = exp2_fast((best - first) * log2_e);
+    const float logit = logits[at];
+    if (c == 0) first = logit;
+    const float weight = exp2_fast((logit - first) * log2_e);
     sum += weight;
     if (lane == c) own_expert = static_cast<std::int32_t>(at), own_weight = weight;
   }
@@ -174,8 +178,8 @@ __device__ void choose_experts(const NormRouteArgs& a, const float* logits, std:
 }
 
 // Normed tokens, the warps' sums, the norm's weights; the router's rows follow, a segment a warp.
-constexpr std::uint32_t route_shared_bytes(std::uint32_t hidden, std::uint32_t warps) {
-  return (route_tokens * (k_padded(hidden) + 8) * 2 + warps * 512 + hidden * 4 + 127) / 128 * 128;
+constexpr std::uint32_t route_shared_bytes(std::uint32_t hidden, std::uint32_t warps, std::uint32_t tokens) {
+  return ((tokens < route_tokens ? tokens : route_tokens) * (k_padded(hidden) + 8) * 2 + warps * 512 + hidden * 4 + 127) / 128 * 128;
 }
 
 // A cluster takes 8 tokens; its blocks share the router's rows, 16 each, and norm the tokens each for itself. Warps are K segments.
@@ -187,12 +191,12 @@ __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, part = cluster.block_rank();
   const std::uint32_t first = blockIdx.x / cluster.num_blocks() * route_tokens, count = min(route_tokens, a.tokens.count - first);
   const std::uint32_t tiles = k_tiles(a.hidden), seg = k_segment_tiles(a.hidden), pitch = tiles * k_tile + 8;
-  __nv_bfloat16* const inputs = reinterpret_cast<__nv_bfloat16*>(shared);                                 // (8, pitch)
-  float4* const sums = reinterpret_cast<float4*>(shared + route_tokens * pitch * sizeof(__nv_bfloat16));  // (warps, 32)
-  float4* const norm = sums + warps * 32;                                                                 // (hidden / 4)
+  __nv_bfloat16* const inputs = reinterpret_cast<__nv_bfloat16*>(shared);                                                      // (8, pitch)
+  float4* const sums = reinterpret_cast<float4*>(shared + min(a.tokens.count, route_tokens) * pitch * sizeof(__nv_bfloat16));  // (warps, 32)
+  float4* const norm = sums + warps * 32;                                                                                      // (hidden / 4)
 
   __shared__ std::uint64_t barriers[16];
-  std::byte* const segment = shared + route_shared_bytes(a.hidden, warps) + warp * seg * tile_bytes(WeightFormat::bf16);
+  std::byte* const segment = shared + route_shared_bytes(a.hidden, warps, a.tokens.count) + warp * seg * tile_bytes(WeightFormat::bf16);
   const std::uint32_t k_first = warp * seg, k_count = min(seg, tiles - k_first);
   if (lane == 0) {
     init_copy_barrier(barriers + warp);
@@ -287,18 +291,22 @@ __global__ void __launch_bounds__(256) gather_kernel(const __grid_constant__ Gat
 cudaError_t gather_rows(const GatherArgs& args, cudaStream_t stream) { return launch(gather_kernel, {dim3(args.count), dim3(256)}, stream, args); }
 
 cudaError_t begin_step(const BeginArgs& args, cudaStream_t stream) {
-  return launch(begin_kernel, {dim3(args.tokens.count), dim3(norm_threads)}, stream, args);
+  auto* kernel = args.hidden <= norm_threads ? begin_kernel<1> : args.hidden <= 6 * norm_threads ? begin_kernel<6> : begin_kernel<8>;
+  return launch(kernel, {dim3(args.tokens.count), dim3(norm_threads)}, stream, args);
 }
 
 cudaError_t combine_norm(const CombineNormArgs& args, cudaStream_t stream) {
-  return launch(combine_norm_kernel, {dim3(args.tokens.count), dim3(norm_threads)}, stream, args);
+  auto* kernel = args.hidden <= norm_threads       ? combine_norm_kernel<1>
+                 : args.hidden <= 6 * norm_threads ? combine_norm_kernel<6>
+                                                   : combine_norm_kernel<8>;
+  return launch(kernel, {dim3(args.tokens.count), dim3(norm_threads)}, stream, args);
 }
 
 cudaError_t norm_route(const NormRouteArgs& args, cudaStream_t stream) {
   const unsigned cluster = args.weights.row_tiles();
   const std::uint32_t warps = k_segments(args.hidden);
   const std::size_t shared =
-      route_shared_bytes(args.hidden, warps) + std::size_t{warps} * k_segment_tiles(args.hidden) * tile_bytes(WeightFormat::bf16);
+      route_shared_bytes(args.hidden, warps, args.tokens.count) + std::size_t{warps} * k_segment_tiles(args.hidden) * tile_bytes(WeightFormat::bf16);
   auto* kernel = args.hidden <= 256 ? norm_route_kernel<2> : args.hidden <= 2944 ? norm_route_kernel<23> : norm_route_kernel<32>;
   if (const cudaError_t error = allow_shared_memory(kernel, shared); error != cudaSuccess) return error;
   return launch(kernel, {dim3(cluster * ceil_div(args.tokens.count, route_tokens)), dim3(warps * 32), shared, cluster}, stream, args);

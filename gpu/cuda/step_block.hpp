@@ -24,11 +24,14 @@ struct StepShape {
   friend bool operator==(const StepShape&, const StepShape&) = default;
 };
 
+inline constexpr std::uint32_t kv_groups_max = 4;
+
 // Byte offsets into the block. Table updates come last because their number differs from step to step.
 struct StepOffsets {
   std::size_t rows = 0;       // int32 (tokens)
   std::size_t positions = 0;  // int32 (tokens)
   std::size_t ids = 0;        // int32 (tokens), -1: the row's last draw
+  std::size_t slots = 0;      // int32 (kv_groups_max, tokens), as LayerKv's
   std::size_t decodes = 0;    // int32 (decodes) token indexes
   std::size_t tiles = 0;      // PrefillTile (tiles)
   std::size_t sampled = 0;    // int32 (sampled) token indexes
@@ -48,6 +51,7 @@ constexpr StepOffsets step_offsets(const StepShape& s) {
   o.rows = take(s.tokens * sizeof(std::int32_t));
   o.positions = take(s.tokens * sizeof(std::int32_t));
   o.ids = take(s.tokens * sizeof(std::int32_t));
+  o.slots = take(kv_groups_max * s.tokens * sizeof(std::int32_t));
   o.decodes = take(s.decodes * sizeof(std::int32_t));
   o.tiles = take(s.tiles * sizeof(PrefillTile));
   o.sampled = take(s.sampled * sizeof(std::int32_t));
