@@ -23,15 +23,16 @@ struct LayerKv {
   std::uint32_t table_stride = 0;
   std::uint32_t tokens_per_page = 0;  // a power of two, 16 or more
   std::uint32_t head_dim = 0;
-  // (tokens of the step) page * tokens_per_page + place in the page of each token, or -1 for places without one; what the table says, in one look instead
-  // of three. nullptr: ask the table.
+  // (tokens of the step) page * tokens_per_page + place in the page of each token, or -1 for places without one; what the table says, in one look
+  // instead of three. nullptr: ask the table.
   const std::int32_t* slots = nullptr;
 
 #ifdef __CUDACC__
   __device__ std::byte* key_at(std::int32_t slot, std::uint32_t head) const {
     const std::uint32_t shift = __ffs(static_cast<int>(tokens_per_page)) - 1;
     const std::uint32_t head_elements = 2 * tokens_per_page * head_dim;
-    return pages + static_cast<std::uint64_t>(slot >> shift) * page_bytes + layer_offset + 2u * (head * head_elements + (slot & (tokens_per_page - 1)) * head_dim);
+    return pages + static_cast<std::uint64_t>(slot >> shift) * page_bytes + layer_offset +
+           2u * (head * head_elements + (slot & (tokens_per_page - 1)) * head_dim);
   }
   // The key of one position (head_dim elements); its value is tokens_per_page * head_dim elements further.
   __device__ std::byte* key(std::int32_t row, std::uint32_t position, std::uint32_t head) const {

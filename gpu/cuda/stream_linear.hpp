@@ -42,8 +42,8 @@ constexpr std::uint32_t stream_segment(std::uint32_t in) {
   const std::uint32_t size = k_segment_tiles(in);
   return k_tiles(in) % size == 0 && (size == 5 || (size == 8 && k_segments(in) <= 8)) ? size : 0;
 }
-// Warps of a block, of which there is one a multiprocessor: as many as the registers and the inputs leave room for. (With registers cut to half, so that two
-// blocks fit, the compiler spills weights that are on their way, which waits for them: a third slower.)
+// Warps of a block, of which there is one a multiprocessor: as many as the registers and the inputs leave room for. (With registers cut to half, so
+// that two blocks fit, the compiler spills weights that are on their way, which waits for them: a third slower.)
 constexpr std::uint32_t stream_warps(std::uint32_t segment, std::uint32_t column_tiles) {
   if (segment == 8) return 16;
   return segment == 5 && column_tiles == 1 ? 28 : 18;
@@ -96,7 +96,8 @@ constexpr StreamShape stream_shape(const PackedMatrix& m, const StreamWork& work
   s.column_tiles = std::min(ceil_div(std::clamp(columns, 1u, std::max(work.columns_max, 1u)), 8), stream_column_tiles_max);
   for (; s.column_tiles > 0; --s.column_tiles) {
     // For a few columns fewer warps carry the stream just as well, and leave room for small kernels before and after.
-    const std::uint32_t warps = std::min(stream_warps(stream_segment(m.in), s.column_tiles), work.columns_max <= stream_columns_few ? stream_warps_few : 32u);
+    const std::uint32_t warps =
+        std::min(stream_warps(stream_segment(m.in), s.column_tiles), work.columns_max <= stream_columns_few ? stream_warps_few : 32u);
     const std::uint32_t groups_max = std::min(std::max(warps / s.segments, 1u), stream_groups_max);
     s.input_rows = s.column_tiles == 1 ? std::min(work.columns_max, 8u) : 8 * s.column_tiles;
     s.groups = groups_max;

@@ -98,7 +98,9 @@ TEST(CudaStreamLinear, shapes_fit_a_multiprocessor) {
         EXPECT_GE(s.segments * s.groups, std::min(9u, s.segments * stream_groups_max)) << "in " << in << ", " << columns << " columns";
         EXPECT_LE(s.blocks, 132u);
       }
-  EXPECT_EQ(stream_shape({WeightFormat::mxfp4, nullptr, 5760, 2880, 32}, {1, 1, 4}, 132).groups, 3u);
+  const PackedMatrix experts{WeightFormat::mxfp4, nullptr, 5760, 2880, 32};
+  EXPECT_EQ(stream_shape(experts, {stream_columns_few, 1, 4}, 132).groups, stream_warps_few / 9);
+  EXPECT_EQ(stream_shape(experts, {stream_columns_few + 1, 1, 4}, 132).groups, 3u);
 }
 
 TEST(CudaStreamLinear, bf16_is_the_sum_in_double_to_rounding) {
