@@ -34,7 +34,7 @@ enum class LinearKernel : std::uint8_t { stream, middle, tile };
 // What a layer is to the choice of its kernel: one matrix of some thousand rows, the same with the heavier epilogue of q, k and v, the head, experts.
 enum class LinearKind : std::uint8_t { qkv, dense, head, experts };
 
-// Where one kernel begins to beat another on an H200 (tests/bench/results/h200.jsonl), by the columns of one matrix.
+// Where one kernel begins to beat another on an H200 (cuda_middle_linear prints all three), by the columns of one matrix.
 constexpr LinearKernel linear_kernel(LinearKind kind, std::uint32_t columns) {
   struct Range {
     std::uint32_t stream, middle;  // the most columns for each
