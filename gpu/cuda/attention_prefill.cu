@@ -9,6 +9,7 @@
 #include "gpu/cuda/attention_segment.cuh"
 #include "gpu/cuda/attention_wgmma.cuh"
 #include "gpu/cuda/launch.cuh"
+#include "gpu/cuda/mbarrier.cuh"
 
 namespace althing::gpu::cuda {
 namespace {
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(prefill_threads, 1) attention_prefill_kernel(c
   for (std::uint32_t i = 0; i < segments; ++i) {
     // Segment i has arrived; everybody is done with segment i - 1, so its place is free for i + 2.
     copy_async_wait<1>();
-    publish_to_wgmma();
+    fence_async_proxy();
     __syncthreads();
     if (i + 2 < segments) stage_segment<prefill_threads>(staged + (stage == 0 ? 2 : stage - 1) * staged_bytes, head, pages, i + 2);
     copy_async_commit();

@@ -9,9 +9,6 @@
 
 namespace althing::gpu::cuda {
 
-// What ordinary and cp.async stores of this thread put into shared memory is visible to warpgroup products that come after a barrier.
-__device__ __forceinline__ void publish_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
 // Operand B whose rows are the inner dimension (16 a step, 2048 bytes) and whose 64 columns are contiguous. The stride between blocks of 8 rows is
 // given in both places: with 64 columns only one of them has a meaning.
 __device__ __forceinline__ std::uint64_t swizzled_transposed_operand(std::uint32_t address) {

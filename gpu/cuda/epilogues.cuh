@@ -1,10 +1,9 @@
-// What happens to a finished sum of a linear layer, the same for every kernel that makes such sums. store() gets packed rows `16 * tile + j` (low)
-// and 8 further (high) of one column at once, j < 8; `column` is the token or pair that the column stands for. Which source rows these are is
-// RowOrder's business.
+// What happens to a finished sum of a linear layer, the same for every kernel that makes such sums: packed rows `16 * tile + j` (low) and 8 further
+// (high) of one column at once, j < 8; a column's index is the token or pair that it stands for. Which source rows these are is RowOrder's business.
 //
-// A kernel with many columns a thread takes store() apart, so that what must be read is read for several columns at once: rows() holds what belongs
-// to the two rows alone, places() what belongs to `batch` columns (as many as the registers allow), finish() stores. Where there is no bias, -0
-// stands for it: adding it changes no bit.
+// It comes in three parts, so that what must be read is read for several columns at once: rows() holds what belongs to the two rows alone, places()
+// what belongs to `batch` columns (as many as the registers allow), finish() stores. Where there is no bias, -0 stands for it: adding it changes no
+// bit.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,16 +15,6 @@
 #include "gpu/cuda/step_view.hpp"
 
 namespace althing::gpu::cuda {
-
-template <class Epilogue>
-__device__ __forceinline__ void store_one(const Epilogue& epilogue, std::uint32_t expert, std::uint32_t tile, std::uint32_t j, std::int32_t column,
-                                          float low, float high) {
-  const auto rows = epilogue.rows(expert, tile, j);
-  const std::int32_t columns[1] = {column};
-  typename Epilogue::Place places[1];
-  epilogue.places(rows, columns, places);
-  epilogue.finish(rows, places[0], low, high);
-}
 
 // q | k | v rows in RowOrder::halves of head_dim: bias, rotation of q and k, keys and values into the cache.
 struct QkvEpilogue {
@@ -102,9 +91,6 @@ struct QkvEpilogue {
     p.to[r.d] = __float2bfloat16_rn(low);
     p.to[head_dim / 2 + r.d] = __float2bfloat16_rn(high);
   }
-  __device__ __forceinline__ void store(std::uint32_t expert, std::uint32_t tile, std::uint32_t j, std::int32_t column, float low, float high) const {
-    store_one(*this, expert, tile, j, column, low, high);
-  }
 };
 
 // residual += sum + bias. Natural order.
@@ -144,9 +130,6 @@ struct ResidualEpilogue {
     if (r.low_exists) p.to[0] = p.low + (low + r.low_bias);
     if (r.high_exists) p.to[8] = p.high + (high + r.high_bias);
   }
-  __device__ __forceinline__ void store(std::uint32_t expert, std::uint32_t tile, std::uint32_t j, std::int32_t column, float low, float high) const {
-    store_one(*this, expert, tile, j, column, low, high);
-  }
 };
 
 // Gate and up (RowOrder::interleaved) to one activation.
@@ -179,9 +162,6 @@ struct SwigluEpilogue {
   }
   __device__ __forceinline__ void finish(const Rows& r, const Place& p, float low, float high) const {
     if (r.i < intermediate) *p.to = __float2bfloat16_rn(swiglu(low + r.bias.x, high + r.bias.y, limit, alpha));
-  }
-  __device__ __forceinline__ void store(std::uint32_t expert, std::uint32_t tile, std::uint32_t j, std::int32_t column, float low, float high) const {
-    store_one(*this, expert, tile, j, column, low, high);
   }
 };
 
@@ -216,9 +196,6 @@ struct PlainEpilogue {
   __device__ __forceinline__ void finish(const Rows& r, const Place& p, float low, float high) const {
     if (r.low_exists) p.to[0] = low + r.low_bias;
     if (r.high_exists) p.to[8] = high + r.high_bias;
-  }
-  __device__ __forceinline__ void store(std::uint32_t expert, std::uint32_t tile, std::uint32_t j, std::int32_t column, float low, float high) const {
-    store_one(*this, expert, tile, j, column, low, high);
   }
 };
 

@@ -53,25 +53,6 @@ __device__ __forceinline__ std::uint32_t load_weights_4(const std::byte* address
   return v;
 }
 
-// A barrier in shared memory that counts bytes: one thread announces a copy and starts it, all wait for the phase of that parity to end.
-__device__ __forceinline__ void init_copy_barrier(std::uint64_t* barrier) {
-  asm volatile("mbarrier.init.shared.b64 [%0],1;" ::"r"(shared_address(barrier)) : "memory");
-}
-__device__ __forceinline__ void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// Bytes and addresses are multiples of 16.
-__device__ __forceinline__ void copy_bulk(std::byte* shared, const std::byte* global, std::uint32_t bytes, std::uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _,[%0],%1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(shared_address(shared)), "l"(global),
-               "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
-}
-__device__ __forceinline__ void wait_copy(std::uint64_t* barrier, std::uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared.b64 done,[%0],%1;\n@!done bra again;\n}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
 // Programmatic dependent launch. wait: everything that earlier kernels wrote is visible after it; before it only weights and launch arguments may be
 // read. trigger: the next kernel may begin its part before `wait`.
 __device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -7,6 +7,7 @@
 #include "gpu/cuda/elementwise.cuh"
 #include "gpu/cuda/intrinsics.cuh"
 #include "gpu/cuda/launch.cuh"
+#include "gpu/cuda/mbarrier.cuh"
 #include "gpu/cuda/weight_tile.cuh"
 #include "gpu/ops/fixed_point.hpp"
 
@@ -198,11 +199,13 @@ __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__
   __shared__ std::uint64_t barriers[16];
   std::byte* const segment = shared + route_shared_bytes(a.hidden, warps, a.tokens.count) + warp * seg * tile_bytes(WeightFormat::bf16);
   const std::uint32_t k_first = warp * seg, k_count = min(seg, tiles - k_first);
+  const std::uint32_t barrier = shared_address(barriers + warp), segment_bytes = k_count * tile_bytes(WeightFormat::bf16);
   if (lane == 0) {
-    init_copy_barrier(barriers + warp);
+    mbarrier_init(barrier, 1);
     fence_barrier_init();
-    copy_bulk(segment, a.weights.data + (std::uint64_t(part) * tiles + k_first) * tile_bytes(WeightFormat::bf16),
-              k_count * tile_bytes(WeightFormat::bf16), barriers + warp);
+    mbarrier_expect(barrier, segment_bytes);
+    copy_expected(shared_address(segment), a.weights.data + (std::uint64_t(part) * tiles + k_first) * tile_bytes(WeightFormat::bf16), segment_bytes,
+                  barrier);
   }
   for (std::uint32_t i = threadIdx.x; i < a.hidden / 4; i += blockDim.x) copy_async_16(shared_address(norm + i), a.norm + 4 * i);
   copy_async_commit();
@@ -241,7 +244,7 @@ __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__
 
   float chain[4] = {0.0F, 0.0F, 0.0F, 0.0F};
   const std::uint32_t column = shared_address(inputs + (lane % 8 < count ? lane % 8 : 0) * pitch) + lane / 8 * 16 + k_first * k_tile * 2;
-  wait_copy(barriers + warp, 0);
+  mbarrier_wait(barrier, 0);
   for (std::uint32_t i = 0; i < k_count; ++i) {
     WeightTile<WeightFormat::bf16> weights;
     weights.load_shared(segment + i * tile_bytes(WeightFormat::bf16), lane);

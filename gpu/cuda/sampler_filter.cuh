@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "gpu/cuda/cluster.cuh"
 #include "gpu/cuda/intrinsics.cuh"
 #include "gpu/cuda/sampler_score.cuh"
 
@@ -48,12 +49,6 @@ struct FilterShared {
   std::uint32_t wanted[filter_warps];
 };
 
-// All of the cluster; what any block wrote to any shared memory before is seen by all after it.
-__device__ __forceinline__ void cluster_sync() {
-  __syncwarp();
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 template <class T>
 __device__ __forceinline__ T& of_block(T& mine, std::uint32_t rank) {
   return *static_cast<T*>(__cluster_map_shared_rank(&mine, rank));

@@ -1,4 +1,4 @@
-// y = W x for few columns: the weights stream from memory straight into registers and are used for up to 24 columns at a time. The kernel of decode
+// y = W x for few columns: the weights stream through a multiprocessor once and are used for up to 24 columns at a time. The kernel of decode
 // steps. Launch shapes are computed here, without a device, so that tests can look at them.
 #pragma once
 

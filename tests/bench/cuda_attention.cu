@@ -10,20 +10,15 @@
 #include <vector>
 
 #include "gpu/cuda/attention.hpp"
+#include "tests/bench/graph_time.cuh"
 
 namespace {
 
 using namespace althing::gpu::cuda;
+using namespace althing::bench;
 
 constexpr std::uint32_t query_heads = 64, kv_heads = 8, tokens_per_page = 16;
 constexpr std::uint64_t layer_page_bytes = 2ull * kv_heads * 2 * tokens_per_page * attention_head_dim;
-
-void must(cudaError_t error, int line) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "line %d: %s\n", line, cudaGetErrorString(error));
-  std::exit(1);
-}
-#define MUST(call) must(call, __LINE__)
 
 template <class T>
 class Array {
@@ -113,39 +108,6 @@ class Scene {
   AttentionArgs args_;
 };
 
-// Microseconds of one launch, the median of several graphs of `launches`.
-template <class Launch>
-double microseconds(std::uint32_t launches, Launch&& launch) {
-  cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  cudaEvent_t begin = nullptr, end = nullptr;
-  MUST(cudaStreamCreate(&stream));
-  MUST(cudaEventCreate(&begin));
-  MUST(cudaEventCreate(&end));
-  MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (std::uint32_t i = 0; i < launches; ++i) MUST(launch(i, stream));
-  MUST(cudaStreamEndCapture(stream, &graph));
-  MUST(cudaGraphInstantiate(&executable, graph, 0));
-  std::vector<double> times;
-  for (int i = 0; i < 9; ++i) {
-    MUST(cudaEventRecord(begin, stream));
-    MUST(cudaGraphLaunch(executable, stream));
-    MUST(cudaEventRecord(end, stream));
-    MUST(cudaEventSynchronize(end));
-    float milliseconds = 0;
-    MUST(cudaEventElapsedTime(&milliseconds, begin, end));
-    if (i >= 2) times.push_back(milliseconds * 1000.0 / launches);
-  }
-  MUST(cudaGraphExecDestroy(executable));
-  MUST(cudaGraphDestroy(graph));
-  MUST(cudaEventDestroy(begin));
-  MUST(cudaEventDestroy(end));
-  MUST(cudaStreamDestroy(stream));
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
 // pairs: (query, position) that are looked at, a head. bytes: of keys and values that the tokens need once.
 void report(const char* what, double us, double pairs, double bytes) {
   std::printf("%-46s %10.2f us %9.2f MB %7.0f GB/s %7.1f TFLOP/s\n", what, us, bytes / 1e6, bytes / us / 1e3,
@@ -172,9 +134,9 @@ void decode(const DecodeCase& c, std::uint32_t processors) {
     const std::size_t scratch_bytes = attention_scratch_bytes(work, query_heads, splits);
     const Array<std::byte> scratch(scratch_bytes);
     MUST(cudaMemset(scratch.get(), 0, scratch_bytes));
-    const double us = microseconds(std::max(scene.layers(), 16u), [&](std::uint32_t i, cudaStream_t stream) {
-      return attention_decode({scene.layer(i), list.get(), c.batch, splits, work.segments_max, scratch.get()}, stream);
-    });
+    const double us = 1e6 * graph_seconds(std::max(scene.layers(), 16u), [&](std::uint32_t i, cudaStream_t stream) {
+                        return attention_decode({scene.layer(i), list.get(), c.batch, splits, work.segments_max, scratch.get()}, stream);
+                      });
     char what[80];
     std::snprintf(what, sizeof what, "decode batch %u context %u window %u splits %u%s", c.batch, c.context, c.window, splits,
                   splits == chosen ? "*" : "");
@@ -189,9 +151,9 @@ void prefill(std::uint32_t tokens, std::uint32_t context, std::uint32_t window) 
   for (std::int32_t at = 0; at < static_cast<std::int32_t>(tokens); at += size)
     tiles.push_back({at, std::min(size, static_cast<std::int32_t>(tokens) - at)});
   const Array<PrefillTile> device_tiles(tiles);
-  const double us = microseconds(8, [&](std::uint32_t i, cudaStream_t stream) {
-    return attention_prefill({scene.layer(i), device_tiles.get(), static_cast<std::uint32_t>(tiles.size())}, stream);
-  });
+  const double us = 1e6 * graph_seconds(8, [&](std::uint32_t i, cudaStream_t stream) {
+                      return attention_prefill({scene.layer(i), device_tiles.get(), static_cast<std::uint32_t>(tiles.size())}, stream);
+                    });
   double pairs = 0;
   for (std::uint32_t position = context - tokens; position < context; ++position)
     pairs += window == 0 ? position + 1 : std::min(window, position + 1);

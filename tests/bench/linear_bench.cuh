@@ -13,6 +13,7 @@
 
 #include "gpu/cuda/epilogues.cuh"
 #include "gpu/cuda/packed_matrix.hpp"
+#include "tests/bench/graph_time.cuh"
 
 namespace althing::bench {
 
@@ -20,12 +21,8 @@ using namespace gpu::cuda;
 
 inline constexpr std::uint32_t hidden = 2880, intermediate = 2880, query_heads = 64, kv_heads = 8, head_dim = 64, choices = 4, copies = 4;
 
-inline void must(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
-#define MUST(call) must(call, #call)
+// Of one launch, among enough of them.
+inline double seconds(const std::function<cudaError_t(std::uint32_t, cudaStream_t)>& enqueue) { return graph_seconds(16, enqueue); }
 
 // Words without a pattern: bf16 pairs of about 0.02, e2m1 codes with small exponents, or E4M3 codes without NaN.
 static __global__ void fill(std::uint32_t* words, std::size_t count, WeightFormat format) {
@@ -180,40 +177,5 @@ struct ExpertLayer {
   // Divisor: `choices` where pairs read their token, 1 where each pair has an input of its own.
   Columns columns(std::uint32_t divisor) const { return {lists.get(), counts.get(), 0, tokens, divisor}; }
 };
-
-// Seconds of one launch among several in a captured graph: the median of some rounds.
-inline double seconds(const std::function<cudaError_t(std::uint32_t, cudaStream_t)>& enqueue) {
-  constexpr std::uint32_t launches = 16;
-  cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  cudaEvent_t begin = nullptr, end = nullptr;
-  MUST(cudaStreamCreate(&stream));
-  MUST(cudaEventCreate(&begin));
-  MUST(cudaEventCreate(&end));
-  MUST(enqueue(0, stream));  // loads the kernel
-  MUST(cudaStreamSynchronize(stream));
-  MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (std::uint32_t i = 0; i < launches; ++i) MUST(enqueue(i, stream));
-  MUST(cudaStreamEndCapture(stream, &graph));
-  MUST(cudaGraphInstantiate(&executable, graph, 0));
-  std::vector<double> times;
-  for (int round = 0; round < 9; ++round) {
-    MUST(cudaEventRecord(begin, stream));
-    MUST(cudaGraphLaunch(executable, stream));
-    MUST(cudaEventRecord(end, stream));
-    MUST(cudaEventSynchronize(end));
-    float milliseconds = 0;
-    MUST(cudaEventElapsedTime(&milliseconds, begin, end));
-    if (round >= 2) times.push_back(milliseconds * 1e-3 / launches);
-  }
-  MUST(cudaGraphExecDestroy(executable));
-  MUST(cudaGraphDestroy(graph));
-  MUST(cudaEventDestroy(begin));
-  MUST(cudaEventDestroy(end));
-  MUST(cudaStreamDestroy(stream));
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
 
 }  // namespace althing::bench

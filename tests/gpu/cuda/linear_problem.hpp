@@ -52,6 +52,19 @@ inline std::vector<std::uint16_t> random_input(std::uint32_t rows, std::uint32_t
   return input;
 }
 
+// Of y (columns, out) against W x + bias in double: the Frobenius norm of the difference over that of the sum.
+inline double relative_error(const HostMatrix& w, const std::vector<std::uint16_t>& x, const std::vector<float>& bias, const std::vector<float>& y) {
+  double error = 0, norm = 0;
+  for (std::size_t c = 0; c < y.size() / w.out; ++c)
+    for (std::size_t r = 0; r < w.out; ++r) {
+      double exact = bias[r];
+      for (std::size_t k = 0; k < w.in; ++k) exact += double{w.values[r * w.in + k]} * bf16_value(x[c * gpu::cuda::k_padded(w.in) + k]);
+      const double got = y[c * w.out + r];
+      error += (got - exact) * (got - exact), norm += exact * exact;
+    }
+  return std::sqrt(error / norm);
+}
+
 template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;

@@ -107,17 +107,8 @@ void expect_double(WeightFormat format, std::uint32_t out, std::uint32_t in, std
   const DeviceArray<float> device_bias(bias), output(std::size_t{columns} * out);
   ASSERT_EQ(middle_linear(arguments(w, input, {.count = columns}, columns, PlainEpilogue{device_bias.get(), output.get(), out}), nullptr),
             cudaSuccess);
-  const auto y = output.host();
-  double error = 0, norm = 0;
-  for (std::uint32_t c = 0; c < columns; ++c)
-    for (std::uint32_t r = 0; r < out; ++r) {
-      double exact = bias[r];
-      for (std::uint32_t k = 0; k < in; ++k)
-        exact += double{w.matrices[0].values[std::size_t{r} * in + k]} * bf16_value(x[std::size_t{c} * k_padded(in) + k]);
-      const double got = y[std::size_t{c} * out + r];
-      error += (got - exact) * (got - exact), norm += exact * exact;
-    }
-  EXPECT_LT(std::sqrt(error / norm), 1e-5) << out << " x " << in << ", " << columns << " columns, format " << static_cast<int>(format);
+  EXPECT_LT(relative_error(w.matrices[0], x, bias, output.host()), 1e-5)
+      << out << " x " << in << ", " << columns << " columns, format " << static_cast<int>(format);
 }
 
 TEST(CudaMiddleLinear, is_the_sum_in_double_to_rounding) {
