@@ -16,16 +16,16 @@ namespace althing::actors {
 namespace {
 
 // In the child, between fork and exec: async-signal-safe calls only.
-[[noreturn]] void become(pid_t parent, char* const* argv, const std::vector<int>& sources) {
+[[noreturn]] void become(pid_t parent, char* const* argv, std::vector<int>& sources) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
-  // Two passes, because a source may sit on a number that is a target: first out of the way, then into place.
-  constexpr int high = 40;
+  // Two passes, because a source may sit on a number that is a target: first out of the way, to wherever there is room, then into place.
+  const int above = control_descriptor + static_cast<int>(sources.size());
+  for (int& source : sources)
+    if ((source = ::fcntl(source, F_DUPFD_CLOEXEC, above)) < 0) ::_exit(127);
   for (std::size_t i = 0; i < sources.size(); ++i)
-    if (::fcntl(sources[i], F_DUPFD_CLOEXEC, high + static_cast<int>(i)) < 0) ::_exit(127);
-  for (std::size_t i = 0; i < sources.size(); ++i)
-    if (::dup2(high + static_cast<int>(i), control_descriptor + static_cast<int>(i)) < 0) ::_exit(127);
+    if (::dup2(sources[i], control_descriptor + static_cast<int>(i)) < 0) ::_exit(127);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -16,6 +16,9 @@ inline constexpr int control_descriptor = 3;
 inline constexpr int ca_descriptor = 4;
 inline constexpr int certificate_descriptor = 5;
 inline constexpr int key_descriptor = 6;
+inline constexpr int stamps_descriptor = 7;
+inline constexpr int token_log_descriptor = 8;   // the core only
+inline constexpr int kv_mirror_descriptors = 8;  // ranks only, where there are mirrors: of place 0, and of the others behind it
 
 struct ChildExit {
   bool signalled = false;

@@ -9,11 +9,15 @@
 
 #include "actors/commands/chat.hpp"
 #include "actors/commands/generate.hpp"
+#include "actors/commands/inject.hpp"
 #include "actors/commands/inspect.hpp"
+#include "actors/commands/moe_sweep.hpp"
+#include "actors/commands/top.hpp"
 #include "actors/complain.hpp"
 #include "actors/core_process.hpp"
 #include "actors/exit_codes.hpp"
 #include "actors/logging.hpp"
+#include "actors/number_option.hpp"
 #include "actors/rank_process.hpp"
 #include "actors/settings.hpp"
 #include "actors/supervisor.hpp"
@@ -27,12 +31,80 @@ void add_ask_options(CLI::App& app, AskSettings& ask) {
   app.add_option("--tools", ask.tools_file, "JSON file with a list of functions: [{\"name\", \"description\", \"parameters\"}]");
   app.add_option("--colour,--color", ask.colour, "auto, always or never")->capture_default_str();
   app.add_flag("--json", ask.json, "print events as JSON lines");
-  app.add_option("--temperature", ask.sampling.temperature, "0 is greedy (default)");
-  app.add_option("--top-p", ask.sampling.top_p, "keep the most likely tokens up to this probability");
-  app.add_option("--top-k", ask.sampling.top_k, "keep this many most likely tokens; 0: all")->check(CLI::NonNegativeNumber);
-  app.add_option("--min-p", ask.sampling.min_p, "keep tokens at least this likely relative to the best");
-  app.add_option("--seed", ask.sampling.seed, "the same seed gives the same text")->check(CLI::NonNegativeNumber);
-  app.add_option("--max-tokens", ask.sampling.completion_tokens_max, "most completion tokens")->check(CLI::NonNegativeNumber);
+  // As the server would refuse them, but before there is one, and by the names that they have here.
+  number_option(app, "--temperature", ask.sampling.temperature, RealRange{0, 2}, "0 is greedy (default)");
+  number_option(app, "--top-p", ask.sampling.top_p, RealRange{0, 1, true}, "keep the most likely tokens up to this probability");
+  number_option(app, "--top-k", ask.sampling.top_k, any_count, "keep this many most likely tokens; 0: all");
+  number_option(app, "--min-p", ask.sampling.min_p, RealRange{0, 1}, "keep tokens at least this likely relative to the best");
+  number_option(app, "--seed", ask.sampling.seed, any_seed, "the same seed gives the same text");
+  number_option(app, "--max-tokens", ask.sampling.completion_tokens_max, positive, "most completion tokens");
+  number_option(app, "-n,--choices", ask.sampling.n, WholeRange{1, Limits{}.choices_max}, "so many answers to one question");
+}
+
+void add_inject_options(CLI::App& app, InjectSettings& inject) {
+  app.add_option("kind", inject.kind, "kill, stop, slow, hang-collective, drop, delay, corrupt-kv, nan, oom; or status, which breaks nothing")
+      ->required();
+  number_option(app, "--rank", inject.rank, WholeRange{0, ranks_range.max - 1}, "this rank; for drop and delay: the plan on its way to it")
+      ->default_str("");
+  app.add_flag("--core", inject.order.core, "the core: kill, stop; for drop and delay: the result on its way to it");
+  number_option(app, "--after", inject.order.after, any_count, "let so many of its steps go by first");
+  number_option(app, "--collective", inject.order.collective, any_count,
+                "kill, stop, hang-collective: on entering this collective of the step, 1 …; 0: before the step");
+  number_option(app, "--ms", inject.order.ms, any_count, "slow, delay: milliseconds");
+  number_option(app, "--steps", inject.order.steps, any_count, "slow: so many steps");
+  app.add_option("--ready-file", inject.ready_file, "the server's ready file, which names its control socket");
+  app.add_option("--control", inject.control, "the control socket itself");
+}
+
+CLI::App* add_top_command(CLI::App& program, TopSettings& top) {
+  CLI::App& app = *program.add_subcommand("top", "watch a running server: load, latency, ranks, experts, failures");
+  app.add_option("--address", top.address, "HOST:PORT of the server's --metrics")->capture_default_str()->envname("ALTHING_METRICS");
+  app.add_flag("--once", top.once, "print once and exit");
+  app.add_flag("--json", top.json, "JSON lines: what the server says, and nothing left out");
+  app.add_option("--colour,--color", top.colour, "auto, always or never")->capture_default_str();
+  return &app;
+}
+
+void add_moe_batch_options(CLI::App& app, MoeBatchSettings& batch) {
+  app.add_option("model", batch.model, "model folder")->required();
+  app.add_option("--prompts", batch.prompts, "text file with one prompt a line; else a few of our own");
+  app.add_option("--batches", batch.batches, "rows of a step")->delimiter(',')->capture_default_str()->check(CLI::Range(1, 256));
+  number_option(app, "--threads", batch.threads, threads_range, "threads");
+  number_option(app, "--seed", batch.seed, any_seed, "of the draws that say how rows go on");
+  app.add_flag("--json", batch.json, "JSON lines");
+}
+
+CLI::App* add_generate_command(CLI::App& parent, GenerateSettings& generate) {
+  generate.engine.log.level = "warning";
+  CLI::App& app = *parent.add_subcommand("generate", "answer one prompt without a server");
+  app.add_option("model", generate.engine.model, "model folder")->required();
+  app.add_option("prompt", generate.prompt, "the question, or with --raw the text to continue")->required();
+  app.add_flag("--raw", generate.raw, "no chat format: continue the prompt (control tokens by name)");
+  add_engine_options(app, generate.engine);
+  add_ask_options(app, generate.ask);
+  add_log_options(app, generate.engine.log);
+  return &app;
+}
+
+CLI::App* add_sweep_command(CLI::App& parent, MoeSweepSettings& sweep) {
+  CLI::App& app = *parent.add_subcommand("moe-sweep", "measure what limits on experts cost and give, against no limits");
+  add_moe_batch_options(app, sweep.batch);
+  number_option(app, "--steps", sweep.batch.steps, positive, "decode steps of each setting");
+  app.add_option("--policies", sweep.policies, "what becomes of tokens that find an expert full: reroute, drop, pad")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--factors", sweep.factors, "capacity factors")->delimiter(',')->capture_default_str();
+  app.add_option("--temperatures", sweep.temperatures, "router temperatures")->delimiter(',')->capture_default_str();
+  app.add_option("--dynamic-k", sweep.dynamic_k, "gap:LOGITS or mass:SHARE, without a limit on experts")->delimiter(',');
+  number_option(app, "--capacity-multiple", sweep.capacity_multiple, capacity_multiple_range, "capacities are rounded up to a multiple of this");
+  return &app;
+}
+
+CLI::App* add_load_table_command(CLI::App& parent, MoeBatchSettings& batch) {
+  CLI::App& app = *parent.add_subcommand("load-table", "measure how evenly batches load the experts");
+  add_moe_batch_options(app, batch);
+  number_option(app, "--runs", batch.steps, positive, "steps that are counted");
+  return &app;
 }
 
 int serve(const ServeSettings& settings, const std::vector<std::string>& arguments) {
@@ -60,6 +132,8 @@ int run_command_line(int argc, char** argv) {
   CLI::App app{"Althing serves Mixture-of-Experts language models."};
   app.set_version_flag("--version", "althing " ALTHING_VERSION);
   app.require_subcommand(1);
+  app.failure_message(
+      [](const CLI::App*, const CLI::Error& error) { return std::string("althing: ") + error.what() + "\nRun with --help for more information.\n"; });
 
   ServeSettings serve_settings;
   bool print_config = false;
@@ -74,14 +148,7 @@ int run_command_line(int argc, char** argv) {
   add_ask_options(*chat_command, chat_settings.ask);
 
   GenerateSettings generate_settings;
-  generate_settings.engine.log.level = "warning";
-  CLI::App* generate_command = app.add_subcommand("generate", "answer one prompt without a server");
-  generate_command->add_option("model", generate_settings.engine.model, "model folder")->required();
-  generate_command->add_option("prompt", generate_settings.prompt, "the question, or with --raw the text to continue")->required();
-  generate_command->add_flag("--raw", generate_settings.raw, "no chat format: continue the prompt (control tokens by name)");
-  add_engine_options(*generate_command, generate_settings.engine);
-  add_ask_options(*generate_command, generate_settings.ask);
-  add_log_options(*generate_command, generate_settings.engine.log);
+  CLI::App* generate_command = add_generate_command(app, generate_settings);
 
   std::string verify_directory;
   bool verify_json = false, doctor_json = false;
@@ -90,6 +157,21 @@ int run_command_line(int argc, char** argv) {
   verify_command->add_flag("--json", verify_json, "one JSON object");
   CLI::App* doctor_command = app.add_subcommand("doctor", "check this machine");
   doctor_command->add_flag("--json", doctor_json, "JSON lines");
+  ServeSettings doctor_settings;
+  add_address_options(*doctor_command, doctor_settings);
+  doctor_command->add_option("--config", doctor_settings.config, "settings file of a server: look at the addresses that it names");
+
+  InjectSettings inject_settings;
+  CLI::App* inject_command = app.add_subcommand("inject", "break a running server on purpose (it must allow faults)");
+  add_inject_options(*inject_command, inject_settings);
+
+  MoeSweepSettings sweep_settings;
+  CLI::App* sweep_command = add_sweep_command(app, sweep_settings);
+  MoeBatchSettings table_settings{.batches = {1, 8, 32, 128}, .steps = 100};
+  CLI::App* table_command = add_load_table_command(app, table_settings);
+
+  TopSettings top_settings;
+  CLI::App* top_command = add_top_command(app, top_settings);
 
   try {
     app.parse(argc, argv);
@@ -99,6 +181,8 @@ int run_command_line(int argc, char** argv) {
   }
   if (serve_command->parsed() && !serve_settings.config.empty())
     if (auto status = apply_settings_file(*serve_command, serve_settings.config); !status) return complain(status.error());
+  if (doctor_command->parsed() && !doctor_settings.config.empty())
+    if (auto status = apply_settings_file(*doctor_command, doctor_settings.config, serve_command); !status) return complain(status.error());
   if (serve_command->parsed() && print_config) {
     std::fputs(serve_command->config_to_str(true, true).c_str(), stdout);
     return exit_ok;
@@ -106,8 +190,12 @@ int run_command_line(int argc, char** argv) {
   if (serve_command->parsed()) return serve(serve_settings, std::vector<std::string>(argv, argv + argc));
   if (chat_command->parsed()) return run_chat(chat_settings);
   if (generate_command->parsed()) return generate(generate_settings);
+  if (inject_command->parsed()) return run_inject(inject_settings);
+  if (sweep_command->parsed()) return run_moe_sweep(sweep_settings);
+  if (table_command->parsed()) return run_load_table(table_settings);
+  if (top_command->parsed()) return run_top(top_settings);
   if (verify_command->parsed()) return run_verify(verify_directory, verify_json);
-  return run_doctor(doctor_json);
+  return run_doctor(doctor_settings.bind, doctor_settings.metrics, doctor_json);
 }
 
 }  // namespace althing::actors

@@ -13,8 +13,6 @@
 namespace althing::actors {
 namespace {
 
-constexpr std::size_t message_bytes_max = 4096;
-
 std::vector<std::string> words_of(std::string_view text) {
   // At most eight words, so that the last one may hold a sentence.
   std::vector<std::string> words;
@@ -29,6 +27,12 @@ std::vector<std::string> words_of(std::string_view text) {
 }
 
 }  // namespace
+
+std::string ControlMessage::text_from(std::size_t first) const {
+  std::string text;
+  for (std::size_t i = first; i < words.size(); ++i) text += (i == first ? "" : " ") + words[i];
+  return text;
+}
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
   if (this != &other) {

@@ -32,10 +32,15 @@ class Descriptor {
 struct ControlMessage {
   std::vector<std::string> words;  // words[0] is the verb
   Descriptor descriptor;           // at most one travels with a message
+
+  // The free text that begins with words[first], as it was sent.
+  std::string text_from(std::size_t first) const;
 };
 
 class ControlChannel {
  public:
+  static constexpr std::size_t message_bytes_max = 32'768;  // a grid may name thousands of replicas
+
   explicit ControlChannel(Descriptor socket) : socket_(std::move(socket)) {}
   // Two ends; both close on exec (a child gets its end by ChildProcess).
   static Result<std::pair<ControlChannel, ControlChannel>> pair();

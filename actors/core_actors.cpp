@@ -1,17 +1,93 @@
 // Start order: sockets, monitor, scheduler, gateway, HTTP. The end is the reverse.
 #include "actors/core_actors.hpp"
 
+#include <algorithm>
 #include <caf/scoped_actor.hpp>
+#include <future>
 #include <random>
 #include <utility>
 
 #include "actors/gateway_actor.hpp"
 #include "actors/logging.hpp"
 #include "actors/monitor_actor.hpp"
+#include "actors/page_chat.hpp"
 #include "scheduler/journal.hpp"
+#include "scheduler/placement.hpp"
 
 namespace althing::actors {
 namespace {
+
+// Null when no core died before this one.
+std::shared_ptr<CoreRecovery> recovery_of(const CoreActors::Past& past, const std::shared_ptr<monitoring::Metrics>& metrics) {
+  const TokenLog::TakenOver& taken = past.taken;
+  if (taken.core_deaths == 0) return nullptr;
+  CoreRecovery::Found found{taken.core_deaths, taken.died_ns, past.started_ns, 0, 0, taken.damaged, taken.given_up};
+  for (const LoggedStream& stream : taken.streams) ++(stream.read.computed() ? found.finished : found.open);
+  return std::make_shared<CoreRecovery>(metrics, found);
+}
+
+// What the monitor answers, or `otherwise` when it does not within half a second.
+template <class Answer, class Query>
+Answer ask(caf::actor_system& system, const caf::actor& monitor, Query query, Answer otherwise) {
+  caf::scoped_actor self{system};
+  self->request(monitor, std::chrono::milliseconds(500), std::move(query))
+      .receive([&](Answer& answer) { otherwise = std::move(answer); }, [](const caf::error&) {});
+  return otherwise;
+}
+
+monitoring::HttpHandlers http_handlers(caf::actor_system& system, std::shared_ptr<monitoring::Metrics> metrics, caf::actor monitor,
+                                       std::shared_ptr<const monitoring::EventRing> events, std::shared_ptr<PageChat> chat) {
+  const std::string unresponsive = "{\"state\":\"unresponsive\"}\n";
+  monitoring::HttpHandlers handlers;
+  handlers.metrics = [metrics] { return metrics->scrape(); };
+  handlers.experts = [metrics] { return metrics->scrape_experts(); };
+  handlers.experts_json = [metrics] { return metrics->experts_json(); };
+  handlers.ready = [&system, monitor, unresponsive]() -> monitoring::Readiness {
+    ReadinessAnswer answer = ask(system, monitor, ReadinessQuery{}, ReadinessAnswer{false, unresponsive});
+    return {answer.ready, std::move(answer.json)};
+  };
+  handlers.live = [&system, monitor, unresponsive]() -> monitoring::Readiness {
+    LiveAnswer answer = ask(system, monitor, LiveQuery{}, LiveAnswer{});
+    return answer.json.empty() ? monitoring::Readiness{false, unresponsive} : monitoring::Readiness{true, std::move(answer.json)};
+  };
+  handlers.events = [events = std::move(events)](std::uint64_t after) { return events->json_after(after); };
+  handlers.chat = [chat = std::move(chat)](const std::string& body, monitoring::EventReader& reader) { return chat->answer(body, reader); };
+  return handlers;
+}
+
+monitoring::MetricsConfig metrics_config(const ServeSettings& settings, const gpu::DecoderSpec& spec) {
+  monitoring::MetricsConfig config{ALTHING_VERSION, model_name(settings), settings.ranks, static_cast<std::uint32_t>(spec.layers.size()),
+                                   spec.experts};
+  for (const gpu::DecoderLayer& layer : spec.layers)
+    config.experts_per_token = std::max(config.experts_per_token, layer.moe.router.experts_per_token);
+  config.expert_capacity_factor = settings.expert_capacity_factor;
+  config.expert_metrics = settings.expert_metrics;
+  config.expert_series_max = settings.expert_series_max;
+  return config;
+}
+
+PlacesOf places_in(const ModelShape& shape) {
+  return [shape](const Grid& grid) {
+    monitoring::ExpertPlaces places;
+    const auto placements = scheduler::place(grid, shape);
+    if (!placements) return places;
+    for (const auto& copies : scheduler::expert_table(*placements, shape.experts)) {
+      places.emplace_back();
+      for (const scheduler::ExpertPlace& copy : copies) places.back().push_back({copy.rank.value, copy.slot.value});
+    }
+    return places;
+  };
+}
+
+std::function<void(std::uint64_t)> telling(std::shared_ptr<CoreRecovery> recovery, std::function<void(std::uint64_t)> on_ready) {
+  if (!recovery) return on_ready;
+  return [recovery = std::move(recovery), on_ready = std::move(on_ready)](std::uint64_t epoch) {
+    recovery->ready();
+    if (on_ready) on_ready(epoch);
+  };
+}
+
+}  // namespace
 
 std::string random_instance() {
   std::random_device device;
@@ -20,10 +96,8 @@ std::string random_instance() {
   return text;
 }
 
-}  // namespace
-
-Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system, const ServeSettings& settings, const EngineSetup& setup,
-                                                      Hooks hooks) {
+Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system, const ServeSettings& settings, const EngineSetup& setup, Hooks hooks,
+                                                      Past past) {
   auto format = chat_format(settings);
   if (!format) return format.error();
   std::unique_ptr<CoreActors> core(new CoreActors(system));
@@ -31,33 +105,21 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   if (!bound) return bound.error();
   core->endpoint_ = bound->endpoint();
 
-  const gpu::DecoderSpec& spec = setup.model->spec;
-  core->metrics_ = std::make_shared<monitoring::Metrics>(
-      monitoring::MetricsConfig{ALTHING_VERSION, model_name(settings), settings.ranks, static_cast<std::uint32_t>(spec.layers.size()), spec.experts});
-  core->monitor_ = system.spawn(monitor_actor, core->metrics_);
-  if (!settings.metrics.empty()) {
-    monitoring::HttpHandlers handlers;
-    handlers.metrics = [metrics = core->metrics_] { return metrics->scrape(); };
-    handlers.ready = [&system, monitor = core->monitor_]() -> monitoring::Readiness {
-      caf::scoped_actor self{system};
-      monitoring::Readiness readiness{false, "{\"state\":\"unresponsive\"}\n"};
-      self->request(monitor, std::chrono::milliseconds(500), ReadinessQuery{})
-          .receive(
-              [&](ReadinessAnswer& answer) {
-                readiness = {answer.ready, std::move(answer.json)};
-              },
-              [](const caf::error&) {});
-      return readiness;
-    };
-    auto http = monitoring::HttpEndpoint::start(settings.metrics, std::move(handlers));
-    if (!http) return Error{http.error().code, http.error().message + " (--metrics)", "metrics"};
-    core->http_ = std::move(*http);
-    core->metrics_address_ = core->http_->address();
-  }
+  core->metrics_ = std::make_shared<monitoring::Metrics>(metrics_config(settings, setup.model->spec));
+  const auto recovery = recovery_of(past, core->metrics_);
+  if (recovery) recovery->on_told = hooks.on_core_recovered;
+  core->monitor_ = system.spawn(monitor_actor, MonitorOptions{core->metrics_, recovery != nullptr, core->events_, model_name(settings),
+                                                              past.taken.instance, settings.ranks, setup.shape(), places_in(setup.shape())});
+  if (Status http = settings.metrics.empty() ? Status(Ok{}) : core->start_http(settings.metrics, setup.limits); !http) return http.error();
 
   SchedulerOptions options;
   options.core = setup.core_config();
   options.ranks = settings.ranks;
+  options.kv_of = [setup](const Grid& grid) -> Result<KvShape> {
+    auto other = with_grid(setup, grid);
+    if (!other) return other.error();
+    return other->kv_shape();
+  };
   options.step_timeout = std::chrono::milliseconds(settings.step_timeout_ms);
   if (!settings.journal.empty()) {
     auto journal = JournalFile::open(settings.journal, scheduler::journal_header() + "\n" + scheduler::to_config_line(options.core) + "\n");
@@ -67,8 +129,11 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   options.metrics = core->metrics_;
   options.monitor = core->monitor_;
   options.report_failure = std::move(hooks.report_failure);
-  options.on_ready = std::move(hooks.on_ready);
+  options.on_ready = telling(recovery, std::move(hooks.on_ready));
   options.on_drained = std::move(hooks.on_drained);
+  options.on_resumed = std::move(hooks.on_resumed);
+  options.on_step = std::move(hooks.on_step);
+  if (hooks.pulse) options.on_beat = [pulse = hooks.pulse] { pulse->scheduler_round(); };
   // Checked here once more, because an actor cannot refuse to be spawned.
   if (auto probe = scheduler::Core::create(options.core); !probe) return probe.error();
   core->scheduler_ = system.spawn(scheduler_actor, std::move(options));
@@ -79,14 +144,35 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   shared->limits = setup.limits;
   shared->metrics = core->metrics_;
   shared->scheduler = core->scheduler_;
-  core->gateway_ =
-      system.spawn<Gateway, caf::detached>(std::move(*bound), std::move(shared), GatewayOptions{model_name(settings), random_instance()});
+  shared->token_log = std::move(past.taken.log);
+  shared->recovery = recovery;
+  GatewayOptions gateway;
+  gateway.model = model_name(settings);
+  gateway.instance = past.taken.instance;
+  gateway.pulse = hooks.pulse;
+  for (LoggedStream& stream : past.taken.streams) gateway.left.push_back(std::make_shared<LoggedStream>(std::move(stream)));
+  // Whatever the caller says to the scheduler next, drain for one, must find them there.
+  auto restored = std::make_shared<std::promise<void>>();
+  gateway.on_restored = [restored] { restored->set_value(); };
+  core->gateway_ = system.spawn<Gateway, caf::detached>(std::move(*bound), std::move(shared), std::move(gateway));
+  restored->get_future().wait();
   return core;
+}
+
+Status CoreActors::start_http(const std::string& address, const Limits& limits) {
+  auto chat = std::make_shared<PageChat>(endpoint_, limits);
+  auto http = monitoring::HttpEndpoint::start(address, http_handlers(system_, metrics_, monitor_, events_, std::move(chat)));
+  if (!http) return Error{http.error().code, http.error().message + " (--metrics)", "metrics"};
+  http_ = std::move(*http);
+  metrics_address_ = http_->address();
+  return Ok{};
 }
 
 CoreActors::~CoreActors() {
   http_.reset();
   caf::scoped_actor self{system_};
+  // What it ends reaches the clients before the gateway has gone.
+  if (scheduler_) self->send(scheduler_, stop_atom_v);
   for (const caf::actor& actor : {gateway_, scheduler_, monitor_}) {
     if (!actor) continue;
     self->send_exit(actor, caf::exit_reason::user_shutdown);

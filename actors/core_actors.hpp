@@ -7,13 +7,20 @@
 #include <memory>
 #include <string>
 
+#include "actors/core_pulse.hpp"
+#include "actors/core_recovery.hpp"
 #include "actors/engine_setup.hpp"
 #include "actors/scheduler_actor.hpp"
+#include "actors/token_log.hpp"
+#include "monitoring/event_ring.hpp"
 #include "monitoring/http_endpoint.hpp"
 #include "monitoring/metrics.hpp"
 #include "protocol/harmony/format.hpp"
 
 namespace althing::actors {
+
+// 32 hexadecimal digits: a name for a serving process that no other has.
+std::string random_instance();
 
 class CoreActors {
  public:
@@ -22,22 +29,38 @@ class CoreActors {
     std::function<void(std::uint64_t, const std::vector<std::uint32_t>&, const std::string&)> report_failure;
     std::function<void(std::uint64_t)> on_ready;
     std::function<void()> on_drained;
+    std::function<void(std::uint64_t, const ResumeWatch::Resumed&)> on_resumed;
+    std::function<void()> on_step;
+    // Not of it either: a core's death is over. May be null.
+    std::function<void(double seconds, const CoreRecovery::Found& found)> on_core_recovered;
+    std::shared_ptr<CorePulse> pulse;  // not a hook of it: where scheduler and gateway show that they go round; may be null
+  };
+
+  // Of the process: its token log, if it has one, with what a dead core left in it, and when it began.
+  struct Past {
+    TokenLog::TakenOver taken;
+    std::uint64_t started_ns = 0;
   };
 
   // Binds both endpoints first, so that a port in use is an error before anything runs.
-  static Result<std::unique_ptr<CoreActors>> start(caf::actor_system& system, const ServeSettings& settings, const EngineSetup& setup, Hooks hooks);
+  static Result<std::unique_ptr<CoreActors>> start(caf::actor_system& system, const ServeSettings& settings, const EngineSetup& setup, Hooks hooks,
+                                                   Past past);
   // Ends the actors and waits for them.
   ~CoreActors();
 
+  monitoring::Metrics& metrics() const { return *metrics_; }
+  monitoring::EventRing& events() const { return *events_; }  // for the live page
   const caf::actor& scheduler() const { return scheduler_; }
   const std::string& endpoint() const { return endpoint_; }
   const std::string& metrics_address() const { return metrics_address_; }
 
  private:
   explicit CoreActors(caf::actor_system& system) : system_(system) {}
+  Status start_http(const std::string& address, const Limits& limits);
 
   caf::actor_system& system_;
   std::shared_ptr<monitoring::Metrics> metrics_;
+  std::shared_ptr<monitoring::EventRing> events_ = std::make_shared<monitoring::EventRing>();
   caf::actor monitor_, scheduler_, gateway_;
   std::unique_ptr<monitoring::HttpEndpoint> http_;
   std::string endpoint_, metrics_address_;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "actors/device_choice.hpp"
+#include "actors/expert_control_text.hpp"
 #include "actors/logging.hpp"
 #include "gpu/cuda/memory_plan.hpp"
 #include "gpu/models/gpt_oss_dummy.hpp"
@@ -24,6 +25,7 @@ namespace althing::actors {
 namespace {
 
 constexpr std::uint64_t cpu_kv_mib = 256;
+constexpr std::uint32_t context_part_min = 4;
 
 Result<std::shared_ptr<const gpu::Model>> load(const ServeSettings& settings) {
   if (settings.load.empty()) return gpu::load_gpt_oss(settings.model);
@@ -33,7 +35,7 @@ Result<std::shared_ptr<const gpu::Model>> load(const ServeSettings& settings) {
 // Where everything is given, nobody needs to look.
 Result<DeviceChoice> device_for(const ServeSettings& settings) {
   if (settings.device == "cuda" && settings.kv_mib > 0) return DeviceChoice{gpu::Device::cuda, "as asked", 0};
-  return choose_device(settings.device, settings.ranks, settings.device == "cpu" ? gpu::CudaReport{} : gpu::cuda_devices());
+  return choose_device(settings.device, settings.ranks + settings.spares, settings.device == "cpu" ? gpu::CudaReport{} : gpu::cuda_devices());
 }
 
 // The rank with most weights decides for all: pages are the same on every rank.
@@ -49,29 +51,42 @@ Result<std::uint64_t> gpu_kv_mib(const EngineSetup& setup, std::uint64_t memory_
   return std::max<std::uint64_t>(least >> 20, 1);
 }
 
+std::string mirror_room(const EngineSetup& setup) {
+  if (setup.kv_mirror_mib > 0) return "copies of up to " + std::to_string(setup.mirror_slots()) + " pages of each rank, taken as needed";
+  return setup.device == gpu::Device::cuda ? "none: GPU ranks recompute what is lost" : "none: --kv-mirror-mib is 0";
+}
+
 }  // namespace
 
 Result<EngineSetup> set_up_engine(const ServeSettings& settings) {
   auto model = load(settings);
   if (!model) return model.error();
   const gpu::DecoderSpec& spec = (*model)->spec;
-  auto placements = scheduler::place(settings.ranks, {spec.query_heads, spec.kv_heads, spec.experts, spec.vocabulary});
-  if (!placements) return placements.error();
+  auto grid = grid_of(settings);
+  if (!grid) return grid.error();
+  auto placements = scheduler::place(*grid, {spec.query_heads, spec.kv_heads, spec.experts, spec.vocabulary});
+  if (!placements)
+    return Error{placements.error().code, placements.error().message + " (--ranks, --dp, --tp, --ep, --replicas)", placements.error().field};
   auto choice = device_for(settings);
   if (!choice) return choice.error();
   if ((*model)->dummy_seed && choice->device == gpu::Device::cpu)
     return Error{ErrorCode::unsupported, "a dummy model needs a GPU, and CPU ranks would serve it: " + choice->why, "load"};
 
   EngineSetup setup{std::move(*model),
+                    std::move(*grid),
                     std::move(*placements),
                     choice->device,
                     choice->why,
                     gpu::DenseFormat::bf16,
+                    {},
                     settings.kv_mib,
                     {},
                     with_engine_limits(settings.limits, choice->device)};
   if (auto limits = check_limits(setup.limits); !limits) return limits.error();
   setup.dense = settings.dense == "fp8" ? gpu::DenseFormat::fp8 : gpu::DenseFormat::bf16;
+  auto control = expert_control_of(settings);
+  if (!control) return control.error();
+  setup.control = *control;
   std::uint32_t& context = setup.limits.context_tokens_max;
   context = context == 0 ? setup.model->spec.context_tokens_max : std::min(context, setup.model->spec.context_tokens_max);
   setup.limits.completion_tokens_max = std::min(setup.limits.completion_tokens_max, context);
@@ -84,7 +99,28 @@ Result<EngineSetup> set_up_engine(const ServeSettings& settings) {
   auto kv = gpu::kv_layout(setup.model->spec, setup.placements, gpu::kv_format(setup.device), setup.kv_mib << 20, context);
   if (!kv) return Error{kv.error().code, kv.error().message + " (--kv-mib, --context)", "kv-mib"};
   setup.kv = std::move(*kv);
+  // The CUDA backend has none yet.
+  if (setup.device == gpu::Device::cpu) setup.kv_mirror_mib = settings.kv_mirror_mib;
+  if (setup.kv_mirror_mib > 0 && setup.mirror_slots() == 0)
+    return Error{ErrorCode::too_large,
+                 "--kv-mirror-mib " + std::to_string(setup.kv_mirror_mib) + " has no room for one KV page, which has " +
+                     std::to_string(setup.kv.page_bytes) + " bytes on each rank; give it more, or 0 for none",
+                 "kv-mirror-mib"};
   return setup;
+}
+
+Result<EngineSetup> with_grid(const EngineSetup& setup, const Grid& grid) {
+  EngineSetup other = setup;
+  if (grid == setup.grid) return other;
+  auto placements = scheduler::place(grid, setup.shape());
+  if (!placements) return placements.error();
+  const std::uint32_t context_min = std::max(setup.limits.context_tokens_max / context_part_min, 1u);
+  auto kv = gpu::kv_layout(setup.model->spec, *placements, gpu::kv_format(setup.device), setup.kv_mib << 20, context_min);
+  if (!kv) return kv.error();
+  other.grid = grid;
+  other.placements = std::move(*placements);
+  other.kv = std::move(*kv);
+  return other;
 }
 
 Result<protocol::harmony::Format> chat_format(const ServeSettings& settings) {
@@ -111,6 +147,15 @@ std::string model_name(const ServeSettings& settings) {
 
 void log_device(const EngineSetup& setup) {
   log(LogLevel::info, "device", {{"device", std::string(gpu::name_of(setup.device))}, {"why", setup.device_why}, {"kv_mib", setup.kv_mib}});
+  log(LogLevel::info, "kv_mirror", {{"mib", setup.kv_mirror_mib}, {"room", mirror_room(setup)}});
+  std::size_t slots = 0;
+  for (const RankPlacement& placement : setup.placements) slots = std::max(slots, placement.experts.size());
+  const RankPlacement& first = setup.placements.front();
+  log(LogLevel::info, "layout", {{"ranks", first.world}, {"dp", first.dp}, {"tp", first.tp()}, {"expert_slots_max", slots}});
+  if (!setup.control.off())
+    log(LogLevel::warning, "expert_control",
+        {{"policy", std::string(name_of(setup.control.overflow))},
+         {"note", "answers depend on what else is in a step: a stream that a fault interrupts may go on otherwise"}});
 }
 
 std::string memory_table(const EngineSetup& setup, const gpu::ExecutorMemory& memory) {
@@ -119,17 +164,20 @@ std::string memory_table(const EngineSetup& setup, const gpu::ExecutorMemory& me
   struct sysinfo machine {};
   ::sysinfo(&machine);
   const double machine_free = static_cast<double>(machine.freeram + machine.bufferram) * machine.mem_unit;
+  const std::uint32_t groups = setup.placements.front().dp;
   const std::string free_of =
       on_gpu ? fmt::format("of {:.1f} on the GPU", static_cast<double>(memory.device_bytes) * mib) : "of the machine, before the page cache";
   return fmt::format(
       "{} of each rank, {} in all (MiB)\n"
       "  weights  {:10.1f}  {}\n"
-      "  KV cache {:10.1f}  {} pages of {} bytes\n"
+      "  KV cache {:10.1f}  {} pages of {} bytes{}\n"
+      "  mirror   {:10.1f}  {}\n"
       "  scratch  {:10.1f}\n"
       "  free     {:10.1f}  {}\n",
       on_gpu ? "GPU memory" : "memory", setup.placements.size(), static_cast<double>(memory.weight_bytes) * mib,
       on_gpu ? "on the device" : "mapped from the checkpoint, shared by all ranks of the host", static_cast<double>(memory.kv_bytes) * mib,
-      setup.kv.page_count, setup.kv.page_bytes, static_cast<double>(memory.scratch_bytes) * mib,
+      setup.kv.page_count, setup.kv.page_bytes, groups > 1 ? fmt::format(", in each of {} DP groups", groups) : "",
+      static_cast<double>(setup.kv_mirror_mib), mirror_room(setup), static_cast<double>(memory.scratch_bytes) * mib,
       (on_gpu ? static_cast<double>(memory.device_free_bytes) : machine_free) * mib, free_of);
 }
 

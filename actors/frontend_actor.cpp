@@ -8,6 +8,7 @@
 
 #include "actors/guard.hpp"
 #include "actors/logging.hpp"
+#include "actors/rank_stamps.hpp"
 #include "protocol/harmony/render.hpp"
 #include "protocol/wire/conversation.hpp"
 
@@ -15,6 +16,9 @@ namespace althing::actors {
 namespace wire = protocol::wire;
 namespace harmony = protocol::harmony;
 namespace {
+
+// Whoever grants more has simply lifted the limit.
+constexpr std::uint64_t credit_max = std::uint64_t{1} << 32;
 
 std::string today() {
   const std::time_t now = std::time(nullptr);
@@ -30,23 +34,100 @@ std::uint64_t random_seed() {
   return (static_cast<std::uint64_t>(device()) << 32) | device();
 }
 
-std::size_t bytes_of(const std::vector<wire::DeltaEvent>& events) {
-  std::size_t bytes = 0;
-  for (const wire::DeltaEvent& event : events)
-    if (const auto* text = std::get_if<wire::Text>(&event)) bytes += text->text.size();
-  return bytes;
+// NaN is a choice's own failure; any other is the stream's, since deadline, cancellation and the server's troubles concern all choices alike.
+bool fails_stream(const std::optional<LoggedEnd>& end) { return end && end->error && end->error->code != ErrorCode::nonfinite; }
+
+bool is_whole(FinishReason reason) { return reason == FinishReason::stop || reason == FinishReason::length; }
+
+LoggedEnd logged(const Finished& finished) {
+  return {finished.reason, finished.usage, is_whole(finished.reason) ? std::nullopt : std::optional<Error>(finished.error)};
+}
+
+LoggedEnd logged(const wire::ServerMessage& last) {
+  if (const auto* done = std::get_if<wire::Done>(&last)) return {done->reason, done->usage, {}};
+  return {FinishReason::error, {}, std::get<wire::ErrorReply>(last).error};
+}
+
+// The message that ends a stream whose choices ended so. REQUIRES: each of them has ended, or `failure` is set.
+wire::ServerMessage last_message(const std::string& request_id, const std::vector<std::optional<LoggedEnd>>& choices,
+                                 const std::optional<Error>& failure, bool layout_changed) {
+  if (failure) return wire::ErrorReply{request_id, 0, *failure};
+  if (std::all_of(choices.begin(), choices.end(), [](const auto& end) { return end->error.has_value(); }))
+    return wire::ErrorReply{request_id, 0, *choices[0]->error};
+  wire::Done done{request_id, 0, FinishReason::stop, {choices[0]->usage.prompt_tokens, 0, 0}, {}};
+  for (const auto& end : choices) {
+    done.reason = std::max(done.reason, end->reason);
+    done.usage.completion_tokens += end->usage.completion_tokens;
+    done.usage.preemptions += end->usage.preemptions;
+    if (choices.size() > 1) done.choices.push_back({end->reason, end->usage.completion_tokens, end->usage.preemptions, end->error});
+  }
+  done.layout_changed = layout_changed;
+  return done;
 }
 
 }  // namespace
+
+void replay(const std::vector<std::uint32_t>& story, wire::DeltaLog& deltas) {
+  std::uint32_t choice = 0;
+  for (const std::uint32_t word : story) {
+    if (word < token_log::word_marks)
+      deltas.push(word, choice);
+    else if (word == token_log::word_closed)
+      deltas.close(choice);
+    else if (word != token_log::word_cut)
+      choice = token_log::is_tp(word) ? choice : word - token_log::word_choice;
+    else if (deltas.pending(choice))
+      deltas.cut(choice);
+  }
+}
+
+ResubmitRequest resubmission_of(const token_log::Read& left, RequestId request) {
+  std::vector<std::vector<TokenId>> drawn(left.submit.choices);
+  std::uint32_t choice = 0;
+  for (const std::uint32_t word : left.story) {
+    if (word < token_log::word_marks)
+      drawn[choice].push_back(word);
+    else if (token_log::is_choice(word, left.submit.choices))
+      choice = word - token_log::word_choice;
+  }
+  ResubmitRequest request_left;
+  if (left.ended || std::any_of(left.closed.begin(), left.closed.end(), fails_stream)) return request_left;
+  for (choice = 0; choice < left.submit.choices; ++choice) {
+    if (const auto& end = left.closed[choice]) {
+      if (end->reason >= request_left.reason) request_left.reason = end->reason;
+      if (end->error) request_left.code = end->error->code;
+      continue;
+    }
+    SubmitRequest& again = request_left.choices.emplace_back();
+    again.submitted.request = RequestId{request.value + choice};
+    again.submitted.prompt = left.submit.prompt;
+    again.submitted.sampling = left.submit.sampling;
+    again.submitted.sampling.choice += choice;
+    again.submitted.boundaries = left.submit.boundaries;
+    again.submitted.drawn = std::move(drawn[choice]);
+    if (left.submit.deadline_ns == 0) continue;
+    const std::uint64_t now = monotonic_ns();
+    // One that has passed meanwhile still ends by the scheduler's clock, as any other.
+    again.timeout_ms = left.submit.deadline_ns > now ? (left.submit.deadline_ns - now) / 1'000'000 + 1 : 1;
+  }
+  return request_left;
+}
 
 void Frontend::start(caf::event_based_actor* self, std::shared_ptr<const FrontendShared> shared, FrontendStart start) {
   self_ = self;
   shared_ = std::move(shared);
   start_ = std::move(start);
+  self_->monitor(shared_->scheduler);
+  if (start_.left) return restore();
   counted_ = start_.submit.credit > 0;
   credit_ = start_.submit.credit;
-  self_->monitor(shared_->scheduler);
+  const bool raw = !start_.submit.prompt_tokens.empty();
+  choices_.resize(start_.submit.sampling.n);
+  last_token_.resize(choices_.size());
+  deltas_.emplace(start_.submit.request_id, raw ? nullptr : &shared_->format, start_.submit.return_tokens, start_.submit.sampling.n);
   auto submitted = render();
+  if (submitted)
+    if (auto status = open_log(*submitted); !status) submitted = status.error();
   if (!submitted) {
     shared_->metrics->request_rejected(submitted.error().code);
     end(wire::ErrorReply{start_.submit.request_id, 0, submitted.error()}, std::chrono::milliseconds(0));
@@ -54,15 +135,69 @@ void Frontend::start(caf::event_based_actor* self, std::shared_ptr<const Fronten
   }
   prompt_tokens_ = static_cast<std::uint32_t>(submitted->prompt.size());
   seed_ = submitted->sampling.seed;
-  if (start_.submit.prompt_tokens.empty()) deltas_.emplace(shared_->format);
   log(LogLevel::info, "request",
-      {{"request", start_.request.value}, {"id", start_.submit.request_id}, {"prompt_tokens", prompt_tokens_}, {"seed", seed_}});
+      {{"request", start_.request.value},
+       {"id", start_.submit.request_id},
+       {"prompt_tokens", prompt_tokens_},
+       {"seed", seed_},
+       {"choices", choices_.size()}});
   self_->send(shared_->scheduler, SubmitRequest{std::move(*submitted), start_.submit.timeout_ms, caf::actor_cast<caf::actor>(self_)});
+}
+
+// Before the scheduler hears of the request: what it accepts can be taken over from then on.
+Status Frontend::open_log(const Submitted& submitted) {
+  if (!shared_->token_log) return Ok{};
+  const wire::Submit& submit = start_.submit;
+  LoggedSubmit entry{start_.client_id,     submit.request_id,
+                     submitted.prompt,     submitted.boundaries,
+                     submitted.sampling,   !submit.prompt_tokens.empty(),
+                     submit.return_tokens, submitted.choices,
+                     submit.credit,        submit.timeout_ms > 0 ? monotonic_ns() + std::uint64_t{submit.timeout_ms} * 1'000'000 : 0};
+  // As the scheduler clips it; what it will refuse needs no room.
+  const std::size_t context = shared_->limits.context_tokens_max;
+  const std::size_t room = context - std::min(context, submitted.prompt.size());
+  const std::size_t most = std::min<std::size_t>({submitted.sampling.completion_tokens_max, shared_->limits.completion_tokens_max, room});
+  auto opened = shared_->token_log->open(entry, static_cast<std::uint32_t>(most));
+  if (!opened) return opened.error();
+  stream_log_ = std::move(*opened);
+  return Ok{};
+}
+
+// The same messages with the same numbers as in the core that died; then whatever it would have done next.
+void Frontend::restore() {
+  const token_log::Read& read = start_.left->read;
+  stream_log_ = std::move(start_.left->log);
+  deltas_.emplace(read.submit.request_id, read.submit.raw ? nullptr : &shared_->format, read.submit.return_tokens, read.submit.choices);
+  choices_ = read.closed;
+  prompt_tokens_ = static_cast<std::uint32_t>(read.submit.prompt.size());
+  seed_ = read.submit.sampling.seed;
+  accepted_ = wire::Accepted{read.submit.request_id, prompt_tokens_, seed_};
+  replay(read.story, *deltas_);
+  for (const std::uint32_t word : read.story)
+    if (token_log::is_tp(word)) note_tp(word - token_log::word_tp);
+  counted_ = read.submit.credit > 0;
+  const std::uint64_t used = deltas_->messages().size();
+  credit_ = read.credit > used ? std::min(read.credit - used, credit_max) : 0;
+  last_token_.assign(choices_.size(), Clock::now());
+  first_token_seen_ = std::any_of(read.story.begin(), read.story.end(), [](std::uint32_t word) { return word < token_log::word_marks; });
+  if (read.ended) {
+    // Its client may have been cut off by the death, so the time in which it can be resumed begins again.
+    ended_ = true;
+    // A stream says how it ended after its choices do, so none is missing; but this is memory that a dead process wrote.
+    for (auto& end : choices_)
+      if (!end) end = read.ended;
+    deltas_->end(last_message(read.submit.request_id, choices_, read.ended->error, layout_changed_));
+    self_->delayed_send(self_, shared_->linger, linger_over_v);
+  } else {
+    conclude();
+  }
+  start_.left.reset();
 }
 
 Result<Submitted> Frontend::render() {
   Submitted submitted;
   submitted.request = start_.request;
+  submitted.choices = start_.submit.sampling.n;
   auto parameters = sampling();
   if (!parameters) return parameters.error();
   submitted.sampling = std::move(*parameters);
@@ -94,36 +229,50 @@ Result<SamplingParameters> Frontend::sampling() const {
 }
 
 void Frontend::accepted() {
+  if (ended_ || accepted_) return;  // ended meanwhile, or accepted by the core that died, and told to the client
+  stream_log_.accepted();
   accepted_ = wire::Accepted{start_.submit.request_id, prompt_tokens_, seed_};
   to_client(*accepted_);
 }
 
-// What was never accepted can be tried again at once under the same id, so it does not linger.
+// What was never accepted can be tried again at once under the same id, so it does not linger. What a dead core had accepted does: its deadline may
+// have passed meanwhile, and its client is not back yet.
 void Frontend::rejected(Rejected& rejected) {
-  end(wire::ErrorReply{start_.submit.request_id, 0, std::move(rejected.error)}, std::chrono::milliseconds(0));
+  if (ended_) return;
+  const bool known = accepted_.has_value();
+  if (known) cancel_open(rejected.error);
+  end(wire::ErrorReply{start_.submit.request_id, 0, std::move(rejected.error)}, known ? shared_->linger : std::chrono::milliseconds(0));
+}
+
+// Whether that is news to the log: which degree was the first, and that there was another.
+bool Frontend::note_tp(std::uint32_t tp) {
+  const bool first = tp_ == 0;
+  if (first) tp_ = tp;
+  return first || (tp != tp_ && !std::exchange(layout_changed_, true));
+}
+
+void Frontend::drawn_under(std::uint32_t tp) {
+  if (!ended_ && note_tp(tp)) stream_log_.drawn_under(tp);
 }
 
 void Frontend::drawn(const TokensDrawn& drawn) {
   if (ended_) return;
+  const std::uint32_t choice = choice_of(drawn.request);
   const auto now = Clock::now();
-  if (drawn.first == 0)
+  if (shared_->recovery) shared_->recovery->first_token();
+  if (drawn.first > 0)
+    shared_->metrics->inter_token(std::chrono::duration<double>(now - last_token_[choice]).count());
+  else if (!std::exchange(first_token_seen_, true))
     shared_->metrics->first_token(std::chrono::duration<double>(now - start_.received).count());
-  else
-    shared_->metrics->inter_token(std::chrono::duration<double>(now - last_token_).count());
-  last_token_ = now;
-  for (const TokenId token : drawn.tokens) {
-    if (deltas_) deltas_->push(token, pending_events_);
-    if (!deltas_ || start_.submit.return_tokens) pending_tokens_.push_back(token);
-    ++pending_count_;
-  }
-  pending_bytes_ = bytes_of(pending_events_);
-  if (pending_bytes_ + pending_tokens_.size() * sizeof(TokenId) > shared_->limits.session_buffer_bytes_max) {
-    cancel(Error{ErrorCode::slow_reader,
-                 "the client gave no credit and " + std::to_string(pending_bytes_) + " bytes wait; grant credit or read faster", ""});
+  last_token_[choice] = now;
+  stream_log_.choose(choice);
+  stream_log_.tokens(drawn.tokens);
+  for (const TokenId token : drawn.tokens) deltas_->push(token, choice);
+  if (const std::size_t bytes = deltas_->pending_bytes(); bytes > shared_->limits.session_buffer_bytes_max) {
+    cancel(Error{ErrorCode::slow_reader, "the client gave no credit and " + std::to_string(bytes) + " bytes wait; grant credit or read faster", ""});
     return;
   }
-  const bool first = log_.empty();
-  if (first || pending_count_ >= shared_->limits.delta_tokens_max) {
+  if (!deltas_->was_cut(choice) || deltas_->pending_count(choice) >= shared_->limits.delta_tokens_max) {
     flush();
   } else if (!flush_scheduled_) {
     flush_scheduled_ = true;
@@ -136,22 +285,25 @@ void Frontend::flush_due() {
   if (!ended_) flush();
 }
 
+// Without credit for all, choices take turns: the one that had to wait is the first to go on.
 void Frontend::flush() {
-  if (pending_events_.empty() && pending_tokens_.empty()) return;
-  if (!may_send()) {
-    if (stalled_since_ == Clock::time_point{}) {
+  const auto count = static_cast<std::uint32_t>(choices_.size());
+  for (std::uint32_t i = 0, first = next_cut_; i < count; ++i) {
+    const std::uint32_t choice = (first + i) % count;
+    if (!deltas_->pending(choice)) continue;
+    if (!may_send()) {
+      next_cut_ = choice;
+      if (stalled_since_ != Clock::time_point{}) return;
       stalled_since_ = Clock::now();
       self_->delayed_send(self_, std::chrono::milliseconds(shared_->limits.credit_stall_ms_max), tick_beat_v);
+      return;
     }
-    return;
+    if (counted_) --credit_;
+    stalled_since_ = {};
+    stream_log_.choose(choice);
+    stream_log_.cut();
+    to_client(deltas_->cut(choice));
   }
-  if (counted_) --credit_;
-  stalled_since_ = {};
-  wire::Delta delta{start_.submit.request_id, log_.size() + 1, std::exchange(pending_events_, {}), std::exchange(pending_tokens_, {})};
-  pending_count_ = 0;
-  pending_bytes_ = 0;
-  log_.emplace_back(std::move(delta));
-  to_client(log_.back());
 }
 
 void Frontend::beat() {
@@ -166,50 +318,64 @@ void Frontend::beat() {
 }
 
 void Frontend::finished(const Finished& finished) {
-  if (ended_) return;
-  if (deltas_) {
-    deltas_->finish(pending_events_);
-    if (deltas_->repairs() > 0) log(LogLevel::warning, "harmony_repaired", {{"request", start_.request.value}, {"repairs", deltas_->repairs()}});
-  }
+  const std::uint32_t choice = choice_of(finished.request);
+  if (ended_ || choices_[choice]) return;
+  choices_[choice] = logged(finished);
+  stream_log_.choose(choice);
+  stream_log_.closed(*choices_[choice]);
+  deltas_->close(choice);
+  conclude();
+}
+
+// What is due after one choice has ended, or after a core has: perhaps the end of the stream.
+void Frontend::conclude() {
   flush();
-  const bool whole = finished.reason == FinishReason::stop || finished.reason == FinishReason::length;
-  if (whole && (!pending_events_.empty() || !pending_tokens_.empty())) {
-    // Text still waits for credit; the end comes after it. An error does not wait: its reader is owed no more text.
-    waiting_end_ = finished;
-    return;
+  const auto failed = std::find_if(choices_.begin(), choices_.end(), fails_stream);
+  if (failed != choices_.end()) {
+    cancel_open(*(*failed)->error);
+    return end(wire::ErrorReply{start_.submit.request_id, 0, *(*failed)->error});
   }
-  const std::string& id = start_.submit.request_id;
-  if (whole)
-    end(wire::Done{id, 0, finished.reason, finished.usage});
-  else
-    end(wire::ErrorReply{id, 0, finished.error});
+  if (!std::all_of(choices_.begin(), choices_.end(), [](const auto& end) { return end.has_value(); })) return;
+  if (deltas_->repairs() > 0) log(LogLevel::warning, "harmony_repaired", {{"request", start_.request.value}, {"repairs", deltas_->repairs()}});
+  wire::ServerMessage last = last_message(start_.submit.request_id, choices_, std::nullopt, layout_changed_);
+  // Text that waits for credit is owed before the end, except before an error.
+  waiting_end_ = std::holds_alternative<wire::Done>(last) && text_waits();
+  if (!waiting_end_) end(std::move(last));
+}
+
+bool Frontend::text_waits() const {
+  for (std::uint32_t choice = 0; choice < choices_.size(); ++choice)
+    if (deltas_->pending(choice)) return true;
+  return false;
 }
 
 void Frontend::grant(std::uint32_t credit) {
   if (!counted_) return;
-  // Saturating: a client that grants without end has simply lifted the limit.
-  credit_ = std::min<std::uint64_t>(credit_ + credit, std::uint64_t{1} << 32);
+  credit_ = std::min<std::uint64_t>(credit_ + credit, credit_max);
   if (ended_) return;
-  flush();
-  if (waiting_end_) {
-    const Finished finished_now = *std::exchange(waiting_end_, std::nullopt);
-    finished(finished_now);
-  }
+  stream_log_.credit(credit_ + deltas_->messages().size());
+  conclude();
 }
 
 void Frontend::resume(const ClientResume& resume) {
   attachment_ = resume.attachment;
   if (resume.last_sequence == 0 && accepted_) to_client(*accepted_);
   // Whoever has everything, or claims more, hears the end again.
-  const auto last = static_cast<std::size_t>(std::min<std::uint64_t>(resume.last_sequence, log_.size()));
-  send_log(ended_ && last == log_.size() ? last - 1 : last);
+  const std::size_t size = deltas_->messages().size();
+  const auto last = static_cast<std::size_t>(std::min<std::uint64_t>(resume.last_sequence, size));
+  send_from(ended_ && last == size ? last - 1 : last);
 }
 
 void Frontend::cancel(const Error& error) {
   if (ended_) return;
-  self_->send(shared_->scheduler, CancelRequest{start_.request, error});
+  cancel_open(error);
   // A cancelled stream owes its reader no more text, only the end.
   if (error.code == ErrorCode::slow_reader || waiting_end_) end(wire::ErrorReply{start_.submit.request_id, 0, error});
+}
+
+void Frontend::cancel_open(const Error& error) {
+  for (std::uint32_t choice = 0; choice < choices_.size(); ++choice)
+    if (!choices_[choice]) self_->send(shared_->scheduler, CancelRequest{RequestId{start_.request.value + choice}, error});
 }
 
 void Frontend::scheduler_down() {
@@ -222,14 +388,8 @@ void Frontend::end(wire::ServerMessage last) { end(std::move(last), shared_->lin
 void Frontend::end(wire::ServerMessage last, std::chrono::milliseconds linger) {
   if (ended_) return;
   ended_ = true;
-  const std::uint64_t sequence = log_.size() + 1;
-  std::visit(
-      [&](auto& message) {
-        if constexpr (requires { message.sequence; }) message.sequence = sequence;
-      },
-      last);
-  log_.push_back(std::move(last));
-  to_client(log_.back());
+  stream_log_.ended(logged(last));
+  to_client(deltas_->end(std::move(last)));
   self_->delayed_send(self_, linger, linger_over_v);
 }
 
@@ -238,8 +398,8 @@ void Frontend::close() {
   self_->quit();
 }
 
-void Frontend::send_log(std::size_t from) {
-  for (std::size_t i = from; i < log_.size(); ++i) to_client(log_[i]);
+void Frontend::send_from(std::size_t from) {
+  for (std::size_t i = from; i < deltas_->messages().size(); ++i) to_client(deltas_->messages()[i]);
 }
 
 void Frontend::to_client(wire::ServerMessage message) { self_->send(start_.gateway, ToClient{start_.client_id, attachment_, std::move(message)}); }
@@ -252,6 +412,7 @@ caf::behavior frontend_actor(caf::stateful_actor<Frontend>* self, std::shared_pt
   return {
       [&frontend](const Accepted&) { frontend.accepted(); },
       [&frontend](Rejected& rejected) { frontend.rejected(rejected); },
+      [&frontend](const DrawnUnder& under) { frontend.drawn_under(under.tp); },
       [&frontend](const TokensDrawn& drawn) { frontend.drawn(drawn); },
       [&frontend](const Finished& finished) { frontend.finished(finished); },
       [&frontend](const ClientGrant& grant) { frontend.grant(grant.credit); },

@@ -1,5 +1,7 @@
 // One stream: it renders a conversation, submits it, turns drawn tokens into typed deltas, numbers and keeps them until the stream is over and a
-// while longer (so that a client can resume), and obeys the client's credit. It ends every stream with exactly one Done or ErrorReply.
+// while longer (so that a client can resume), and obeys the client's credit. It ends every stream with exactly one Done or ErrorReply. A stream may
+// carry several choices: they share its numbers, its credit and its end, and a failure of one that is not its own (NaN is) is the stream's.
+// Invariant: what a client hears was in the token log before, so a stream that another core left is made again with the same numbers.
 #pragma once
 
 #include <caf/event_based_actor.hpp>
@@ -10,10 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "actors/core_recovery.hpp"
 #include "actors/messages.hpp"
+#include "actors/token_log.hpp"
 #include "monitoring/metrics.hpp"
 #include "protocol/harmony/format.hpp"
-#include "protocol/wire/delta_stream.hpp"
+#include "protocol/wire/delta_log.hpp"
 #include "scheduler/vocabulary/limits.hpp"
 
 namespace althing::actors {
@@ -26,15 +30,26 @@ struct FrontendShared {
   std::shared_ptr<monitoring::Metrics> metrics;
   caf::actor scheduler;
   std::chrono::milliseconds linger{10'000};  // how long a finished stream can be resumed
+  std::shared_ptr<TokenLog> token_log;       // null: a stream does not survive its core
+  std::shared_ptr<CoreRecovery> recovery;    // null when no core died before this one
 };
 
 struct FrontendStart {
-  RequestId request;  // fresh
+  RequestId request;  // fresh, and the n-1 ids after it: one for each choice
   std::string client_id;
   protocol::wire::Submit submit;
   caf::actor gateway;  // hears ToClient and StreamClosed
   std::chrono::steady_clock::time_point received;
+  // What a dead core left of this request; null for a new one. Of `submit` only the request id is used then, and somebody else submits the rest.
+  std::shared_ptr<LoggedStream> left = nullptr;
 };
+
+// The messages of a stream made again, with the same numbers, from what the log kept of it. REQUIRES: `deltas` is new.
+void replay(const std::vector<std::uint32_t>& story, protocol::wire::DeltaLog& deltas);
+
+// What the scheduler is asked to do about a request that a dead core left, with a time limit if there was one: one submission, without a frontend
+// yet, for each choice that has not ended; maybe none. `request` is the id of choice 0.
+ResubmitRequest resubmission_of(const token_log::Read& left, RequestId request);
 
 class Frontend {
  public:
@@ -44,6 +59,7 @@ class Frontend {
 
   void accepted();
   void rejected(Rejected& rejected);
+  void drawn_under(std::uint32_t tp);
   void drawn(const TokensDrawn& drawn);
   void finished(const Finished& finished);
   void grant(std::uint32_t credit);
@@ -57,35 +73,43 @@ class Frontend {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void restore();
+  bool note_tp(std::uint32_t tp);
   Result<Submitted> render();
   Result<SamplingParameters> sampling() const;
+  Status open_log(const Submitted& submitted);
+  std::uint32_t choice_of(RequestId request) const { return static_cast<std::uint32_t>(request.value - start_.request.value); }
   void flush();
+  void conclude();
+  void cancel_open(const Error& error);
+  bool text_waits() const;
   bool may_send() const { return !counted_ || credit_ > 0; }
   void end(protocol::wire::ServerMessage last);
   void end(protocol::wire::ServerMessage last, std::chrono::milliseconds linger);
-  void send_log(std::size_t from);
+  void send_from(std::size_t from);
   void to_client(protocol::wire::ServerMessage message);
 
   caf::event_based_actor* self_ = nullptr;
   std::shared_ptr<const FrontendShared> shared_;
   FrontendStart start_;
-  std::optional<protocol::wire::DeltaStream> deltas_;  // absent for raw token requests
-  std::vector<protocol::wire::DeltaEvent> pending_events_;
-  std::vector<TokenId> pending_tokens_;
-  std::size_t pending_count_ = 0;  // tokens that wait to be sent
-  std::size_t pending_bytes_ = 0;
-  std::vector<protocol::wire::ServerMessage> log_;  // log_[i] has sequence i+1: deltas, then the end
+  std::optional<protocol::wire::DeltaLog> deltas_;  // set by start()
+  StreamLog stream_log_;
   std::optional<protocol::wire::Accepted> accepted_;
-  std::optional<Finished> waiting_end_;  // finished, but text still waits for credit
+  std::vector<std::optional<LoggedEnd>> choices_;  // how each ended; set by start()
+  std::vector<Clock::time_point> last_token_;      // by choice
+  bool first_token_seen_ = false;
+  std::uint32_t next_cut_ = 0;  // the choice whose text has waited longest for credit
+  bool waiting_end_ = false;    // all choices ended, but text still waits for credit
   std::uint32_t prompt_tokens_ = 0;
   std::uint64_t seed_ = 0;
-  bool counted_ = false;  // the client counts credit
+  std::uint32_t tp_ = 0;         // under which the stream's tokens were drawn at first; 0: none were
+  bool layout_changed_ = false;  // some were drawn under another
+  bool counted_ = false;         // the client counts credit
   std::uint64_t credit_ = 0;
   bool flush_scheduled_ = false;
   bool ended_ = false;
   std::uint32_t attachment_ = 0;
   Clock::time_point stalled_since_;
-  Clock::time_point last_token_;
 };
 
 caf::behavior frontend_actor(caf::stateful_actor<Frontend>* self, std::shared_ptr<const FrontendShared> shared, FrontendStart start);

@@ -17,6 +17,7 @@ namespace wire = protocol::wire;
 namespace {
 
 constexpr std::chrono::milliseconds idle_poll{100};
+constexpr std::chrono::milliseconds last_words{500};  // when the server stops; the supervisor waits longer for its core
 constexpr std::chrono::milliseconds retry_poll{2};
 constexpr int frames_at_once = 256;
 constexpr std::chrono::milliseconds resume_interval{50};
@@ -67,12 +68,36 @@ void Gateway::act() {
   }
 }
 
+// Before any client is heard: whoever asks for a stream of the dead core finds it. Clients get as long to come back as after any lost connection.
+void Gateway::restore_streams() {
+  for (std::shared_ptr<LoggedStream>& left : std::exchange(options_.left, {})) {
+    const token_log::Read& read = left->read;
+    FrontendStart start{RequestId{next_request_++}, read.submit.client_id, {}, caf::actor_cast<caf::actor>(this), Clock::now(), left};
+    start.submit.request_id = read.submit.request_id;
+    next_request_ += read.submit.choices - 1;
+    // Copied before the frontend takes the rest. The scheduler hears of requests in the order in which the dead core had accepted them.
+    ResubmitRequest again = resubmission_of(read, start.request);
+    Client& client = clients_[read.submit.client_id];
+    client.lost = Clock::now();
+    Stream& stream = client.streams[read.submit.request_id];
+    stream.attached = false;
+    stream.ended = read.ended.has_value();
+    stream.frontend = system().spawn(frontend_actor, shared_, std::move(start));
+    monitor(stream.frontend);
+    for (SubmitRequest& choice : again.choices) choice.frontend = stream.frontend;
+    if (!again.choices.empty()) send(shared_->scheduler, std::move(again));
+  }
+  if (options_.on_restored) options_.on_restored();
+}
+
 void Gateway::serve() {
+  restore_streams();
   Clock::time_point swept = Clock::now();
   while (running_) {
+    if (options_.pulse) options_.pulse->gateway_round();
     bool unsent = false;
     for (const auto& [route, session] : sessions_) unsent = unsent || !session.unsent.empty();
-    const wire::RouterSocket::Readable readable = socket_.wait(wakeup_.get(), unsent ? retry_poll : idle_poll);
+    const wire::RouterSocket::Readable readable = socket_.wait(wakeup_.get(), unsent || leaves_ ? retry_poll : idle_poll);
     if (readable.wakeup) {
       std::uint64_t count = 0;
       [[maybe_unused]] const ssize_t got = ::read(wakeup_.get(), &count, sizeof count);
@@ -86,7 +111,16 @@ void Gateway::serve() {
       swept = Clock::now();
       expire();
     }
+    running_ = running_ && !may_leave();
   }
+}
+
+// Streams that still run get their last words first, and those words into the socket, which keeps them for as long as it lingers.
+bool Gateway::may_leave() const {
+  if (!leaves_ || Clock::now() > *leaves_) return leaves_.has_value();
+  const auto talks = [](const auto& client) { return client.second.open() > 0; };
+  const auto unsent = [](const auto& session) { return !session.second.unsent.empty(); };
+  return std::none_of(clients_.begin(), clients_.end(), talks) && std::none_of(sessions_.begin(), sessions_.end(), unsent);
 }
 
 // One message of the mailbox; false when it is empty.
@@ -105,9 +139,9 @@ bool Gateway::drain_mailbox() {
         if (session == sessions_.end() || !stream->second.attached || out.attachment != stream->second.attachment) return;
         reply(session->first, session->second, out.message);
       },
-      [&](const StreamClosed& closed) { forget(closed); },
+      [&](const StreamClosed& closed) { forget(closed); }, [&](const caf::down_msg& down) { frontend_down(down); },
       [&](const caf::exit_msg& exit) {
-        running_ = false;
+        if (!leaves_) leaves_ = Clock::now() + last_words;
         fail_state(exit.reason);
       },
       caf::others >> [](caf::message_view&) -> caf::result<caf::message> {
@@ -225,8 +259,12 @@ void Gateway::on_submit(const std::string& route, Session& session, wire::Submit
     }
   }
   const std::string id = submit.request_id;
-  FrontendStart start{RequestId{next_request_++}, session.client_id, std::move(submit), caf::actor_cast<caf::actor>(this), Clock::now()};
-  client.streams[id].frontend = system().spawn(frontend_actor, shared_, std::move(start));
+  const std::uint32_t choices = submit.sampling.n;
+  FrontendStart start{RequestId{next_request_}, session.client_id, std::move(submit), caf::actor_cast<caf::actor>(this), Clock::now()};
+  next_request_ += choices;
+  caf::actor& frontend = client.streams[id].frontend;
+  frontend = system().spawn(frontend_actor, shared_, std::move(start));
+  monitor(frontend);
 }
 
 void Gateway::to_stream(const std::string& route, Session& session, const std::string& request_id, const std::function<void(Stream&)>& say) {
@@ -329,6 +367,25 @@ void Gateway::forget(const StreamClosed& closed) {
   if (unanswered && session != sessions_.end())
     reply_error(session->first, session->second, closed.request_id,
                 Error{ErrorCode::not_found, "request '" + closed.request_id + "' ended a while ago and is forgotten now", "request_id"});
+}
+
+// A frontend says goodbye before it ends. One that did not has lost its stream, and its client must hear so now rather than wait for ever; the
+// scheduler, which watches it too, gives up the request.
+void Gateway::frontend_down(const caf::down_msg& down) {
+  if (!down.reason || down.reason == caf::exit_reason::user_shutdown) return;
+  for (auto& [id, client] : clients_)
+    for (auto it = client.streams.begin(); it != client.streams.end(); ++it) {
+      if (it->second.frontend.address() != down.source) continue;
+      const std::string request_id = it->first;
+      const bool ended = it->second.ended;
+      client.streams.erase(it);
+      log(LogLevel::error, "frontend_lost", {{"id", request_id}, {"reason", system().render(down.reason)}});
+      const auto session = sessions_.find(client.route);
+      if (!ended && session != sessions_.end())
+        reply_error(session->first, session->second, request_id,
+                    Error{ErrorCode::internal, "the stream of request '" + request_id + "' was lost inside of the server; submit it again", ""});
+      return;
+    }
 }
 
 void Gateway::drop_session(const std::string& route) {

@@ -10,10 +10,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
 #include "actors/control_channel.hpp"
+#include "actors/core_pulse.hpp"
 #include "actors/frontend_actor.hpp"
 #include "actors/messages.hpp"
 #include "monitoring/metrics.hpp"
@@ -23,9 +25,12 @@
 namespace althing::actors {
 
 struct GatewayOptions {
-  std::string model;                              // the name clients are told
-  std::string instance;                           // random, one a process
-  std::chrono::milliseconds resume_grace{5'000};  // how long a vanished client's streams wait for it
+  std::string model;                                // the name clients are told
+  std::string instance;                             // random; a core that takes over the streams of a dead one keeps its name
+  std::chrono::milliseconds resume_grace{5'000};    // how long a vanished client's streams wait for it
+  std::vector<std::shared_ptr<LoggedStream>> left;  // by a dead core, in order of acceptance
+  std::function<void()> on_restored;                // the scheduler has been sent what was left; may be null
+  std::shared_ptr<CorePulse> pulse;                 // null: nobody looks
 };
 
 class Gateway : public caf::blocking_actor {
@@ -69,6 +74,7 @@ class Gateway : public caf::blocking_actor {
   };
 
   void serve();
+  void restore_streams();
   void receive_frames();
   void on_frames(const std::vector<std::string>& frames);
   void on_message(const std::string& route, Session& session, protocol::wire::ClientMessage message);
@@ -83,11 +89,13 @@ class Gateway : public caf::blocking_actor {
   void resume(const std::string& route, Session& session, const std::string& request_id, Stream& stream, std::uint64_t last_sequence);
   bool make_room();
   void forget(const StreamClosed& closed);
+  void frontend_down(const caf::down_msg& down);
   void drop_session(const std::string& route);
   // The client has no connection any more, if `route` was the one it had.
   void unroute(const std::string& client_id, const std::string& route);
   void drain_unsent();
   void expire();
+  bool may_leave() const;
   void cancel_client(Client& client, const Error& error);
   bool drain_mailbox();
 
@@ -100,6 +108,7 @@ class Gateway : public caf::blocking_actor {
   std::unordered_map<std::string, Client> clients_;    // by client id
   std::uint64_t next_request_ = 1;
   bool running_ = true;
+  std::optional<Clock::time_point> leaves_;  // asked to go: at this time at the latest, or when every stream has its end
 };
 
 }  // namespace althing::actors

@@ -17,7 +17,8 @@ class InProcessRanks {
   // Spawns the ranks and makes them join `scheduler` under epoch 1. Errors: those of Executor::create and SharedSegment::create.
   static Result<std::unique_ptr<InProcessRanks>> start(caf::actor_system& system, const EngineSetup& setup, std::uint32_t threads,
                                                        const caf::actor& scheduler);
-  // Aborts what they compute, ends them and waits.
+  // Lets them end the steps that they have, aborts those that do not end, ends them and waits. REQUIRES: the scheduler has ended, so that each of
+  // them has the same plans.
   ~InProcessRanks();
 
   const gpu::ExecutorMemory& memory() const { return memory_; }

@@ -1,5 +1,6 @@
 // Logging on spdlog: see the header. Escaping is done here, so that a message from outside cannot forge a line.
 #include "actors/logging.hpp"
+#include "monitoring/json_line.hpp"
 
 #include <poll.h>
 #include <spdlog/pattern_formatter.h>
@@ -10,8 +11,6 @@
 #include <climits>
 #include <memory>
 #include <mutex>
-
-#include "actors/json_text.hpp"
 
 namespace althing::actors {
 namespace {
@@ -37,7 +36,7 @@ std::string text_line(std::string_view event, std::initializer_list<LogField> fi
       continue;
     }
     line += '"';
-    line += json_escaped(field.value);
+    line += monitoring::json_escaped(field.value);
     line += '"';
   }
   return line;
@@ -46,20 +45,20 @@ std::string text_line(std::string_view event, std::initializer_list<LogField> fi
 // The part of a JSON line after time and level, which spdlog's pattern writes.
 std::string json_line(std::string_view event, std::initializer_list<LogField> fields) {
   std::string line = "\"process\":\"";
-  line += json_escaped(process_name);
+  line += monitoring::json_escaped(process_name);
   line += "\",\"event\":\"";
-  line += json_escaped(event);
+  line += monitoring::json_escaped(event);
   line += '"';
   for (const LogField& field : fields) {
     line += ",\"";
-    line += json_escaped(field.name);
+    line += monitoring::json_escaped(field.name);
     line += "\":";
     if (field.is_number) {
       line += field.value;
       continue;
     }
     line += '"';
-    line += json_escaped(field.value);
+    line += monitoring::json_escaped(field.value);
     line += '"';
   }
   return line;

@@ -10,11 +10,13 @@
 #include <caf/type_id.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "protocol/wire/messages.hpp"
 #include "scheduler/vocabulary/events.hpp"
+#include "scheduler/vocabulary/placement.hpp"
 
 namespace althing {
 
@@ -39,12 +41,36 @@ typename Inspector::result_type inspect(Inspector& f, SamplingParameters& x) {
            x.stop_tokens, x.ignore_stop);
 }
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, Grid& x) {
+  return f(caf::meta::type_name("Grid"), x.world, x.dp, x.tp, x.ep, x.replicas);
+}
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RowSetup& x) {
-  return f(caf::meta::type_name("RowSetup"), x.row, x.request, x.sampling);
+  return f(caf::meta::type_name("RowSetup"), x.row, x.request, x.sampling, x.dp_group);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, PageGrant& x) {
   return f(caf::meta::type_name("PageGrant"), x.row, x.group, x.first, x.pages);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, LeftPage& x) {
+  return f(caf::meta::type_name("LeftPage"), x.dp_group, x.page);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, PageKey& x) {
+  return f(caf::meta::type_name("PageKey"), x.high, x.low);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, SlotOfGroup& x) {
+  return f(caf::meta::type_name("SlotOfGroup"), x.dp_group, x.slot);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, MirrorPage& x) {
+  return f(caf::meta::type_name("MirrorPage"), x.dp_group, x.group, x.page, x.slot, x.key);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, MirroredPage& x) {
+  return f(caf::meta::type_name("MirroredPage"), x.dp_group, x.slot, x.key);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RowWork& x) {
@@ -52,7 +78,8 @@ typename Inspector::result_type inspect(Inspector& f, RowWork& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StepPlan& x) {
-  return f(caf::meta::type_name("StepPlan"), x.step, x.epoch, x.snapshot, x.base, x.cleared, x.set, x.pages, x.work);
+  return f(caf::meta::type_name("StepPlan"), x.step, x.epoch, x.snapshot, x.base, x.cleared, x.set, x.pages, x.scrub, x.forget, x.restore, x.work,
+           x.mirror);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, DrawnToken& x) {
@@ -60,7 +87,7 @@ typename Inspector::result_type inspect(Inspector& f, DrawnToken& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StepResult& x) {
-  return f(caf::meta::type_name("StepResult"), x.step, x.epoch, x.drawn);
+  return f(caf::meta::type_name("StepResult"), x.step, x.epoch, x.drawn, x.unrestored, x.counts);
 }
 
 namespace actors {
@@ -74,20 +101,26 @@ struct Probe {
 
 // --- rank -> core ---
 
-// The rank holds its weights and has joined the communicator of `epoch`.
+// The rank holds its weights and has joined the communicator of `epoch`. The epoch's grid travels with it: so the core can never plan for another one
+// than the ranks compute in.
 struct RankReady {
   std::uint32_t rank = 0;
   std::uint64_t epoch = 0;
   caf::actor actor;  // takes plans
   caf::actor pulse;  // answers probes, also while a step is being computed
+  Grid grid{};
+  PageKey mirror_seed{};                 // of its mirror, and what that holds
+  std::vector<MirroredPage> mirrored{};  // ascending by slot
 };
 struct RankStatus {
   std::uint32_t rank = 0;
   std::uint64_t epoch = 0;
   std::uint64_t probe_sent_ms = 0;
-  bool busy = false;                         // steps are in flight …
-  std::uint64_t progress = 0;                // … and this grows while they are computed
-  std::vector<std::uint64_t> expert_tokens;  // layer-major, cumulative since the rank's process started
+  bool busy = false;           // steps are in flight …
+  std::uint64_t progress = 0;  // … and this grows while they are computed
+  // Layer-major, cumulative since the rank's process started; empty where step results carry counts.
+  std::vector<std::uint64_t> expert_tokens;
+  std::vector<std::uint64_t> mirror_pages{};  // likewise: copied, skipped, restored, missing, corrupt
 };
 // A plan could not be run; the rank is alive and waits for a new epoch.
 struct StepFailed {
@@ -104,11 +137,11 @@ typename Inspector::result_type inspect(Inspector& f, Probe& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankReady& x) {
-  return f(caf::meta::type_name("RankReady"), x.rank, x.epoch, x.actor, x.pulse);
+  return f(caf::meta::type_name("RankReady"), x.rank, x.epoch, x.actor, x.pulse, x.grid, x.mirror_seed, x.mirrored);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RankStatus& x) {
-  return f(caf::meta::type_name("RankStatus"), x.rank, x.epoch, x.probe_sent_ms, x.busy, x.progress, x.expert_tokens);
+  return f(caf::meta::type_name("RankStatus"), x.rank, x.epoch, x.probe_sent_ms, x.busy, x.progress, x.expert_tokens, x.mirror_pages);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StepFailed& x) {
@@ -123,9 +156,21 @@ struct SubmitRequest {
   std::uint64_t timeout_ms = 0;  // 0: none; the scheduler turns it into a deadline on its own clock
   caf::actor frontend;
 };
+// Gateway -> scheduler: what a dead core left of one request, a submission for each choice that has not ended. Together they are one request for
+// whoever counts.
+struct ResubmitRequest {
+  std::vector<SubmitRequest> choices;        // not empty
+  FinishReason reason = FinishReason::stop;  // the gravest of choices that had ended …
+  ErrorCode code = ErrorCode::internal;      // … that came with it
+};
 struct CancelRequest {
   RequestId request;
   Error error;
+};
+
+// Scheduler -> frontend, before the first tokens that ranks of this TP degree drew for it: bits depend on it.
+struct DrawnUnder {
+  std::uint32_t tp = 0;
 };
 
 // Supervisor (through the control channel) -> scheduler.
@@ -133,6 +178,11 @@ struct MembershipLost {
   std::uint64_t epoch = 0;  // this one and all before are over
   std::uint32_t rank = 0;
   std::string cause;  // exit, frozen, error, core
+};
+
+// Likewise: nothing is wrong, but a better membership is to be had, so this epoch is over.
+struct MembershipGrows {
+  std::uint64_t epoch = 0;
 };
 
 // Frontend -> gateway: for the client, wherever it is connected now.
@@ -168,12 +218,35 @@ struct StatusReport {
   std::uint64_t epoch = 0;
   std::uint32_t running = 0;
   std::uint32_t waiting = 0;
-  std::vector<std::uint64_t> rank_age_ms;  // since each rank last made progress
+  std::vector<std::optional<std::uint64_t>> rank_age_ms;  // since each rank last made progress; none: it is absent
+  bool grown = false;                                     // the membership before this one was given up for it, and not lost
+  // For people who watch: what serves now, rank by rank; a rank that is absent has epoch 0.
+  Grid grid{};
+  std::vector<std::uint64_t> rank_epoch{};
+  struct PoolUse {
+    std::uint32_t used = 0;
+    std::uint32_t total = 0;
+  };
+  std::vector<PoolUse> pools{};  // KV pages, by DP group
+};
+// Scheduler -> monitor: from now on steps are counted that this membership computed.
+struct CountingUnder {
+  std::uint64_t epoch = 0;
+  Grid grid;
+};
+// Scheduler -> monitor: StepResult::counts of a step that was accepted. Adding them up is no work for whoever plans steps.
+struct StepCounted {
+  std::string counts;
 };
 // Whoever asks -> monitor, as a request; the answer is a ReadinessAnswer.
 struct ReadinessQuery {};
 struct ReadinessAnswer {
   bool ready = false;
+  std::string json;
+};
+// Likewise, for the live page; the answer is a LiveAnswer.
+struct LiveQuery {};
+struct LiveAnswer {
   std::string json;
 };
 
@@ -192,19 +265,27 @@ CAF_ADD_ATOM(althing, althing::actors, probe_beat, "probebeat")
 CAF_ADD_ATOM(althing, althing::actors, flush_beat, "flush")
 CAF_ADD_ATOM(althing, althing::actors, linger_over, "lingerover")
 CAF_ADD_ATOM(althing, althing::actors, drain_atom, "drain")
+CAF_ADD_ATOM(althing, althing::actors, stop_atom, "stop")
 CAF_END_TYPE_ID_BLOCK(althing)
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::SubmitRequest)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ResubmitRequest)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::CancelRequest)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::MembershipLost)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::MembershipGrows)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::DrawnUnder)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ToClient)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ClientGrant)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ClientResume)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ClientCancel)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::StreamClosed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::StatusReport)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::CountingUnder)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::StepCounted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ReadinessQuery)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ReadinessAnswer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::LiveQuery)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::LiveAnswer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::Accepted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::Rejected)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::TokensDrawn)

@@ -7,7 +7,8 @@
 
 namespace althing::actors {
 
-// `metrics` is HOST:PORT or "". The file appears whole (written aside, then renamed) and holds {"endpoint", "metrics", "pid"}. Errors: io.
-Status announce(const ServeSettings& settings, const std::string& endpoint, const std::string& metrics);
+// `metrics` is HOST:PORT or "", `control` the socket that takes faults or "". The file appears whole (written aside, then renamed) and holds
+// {"endpoint", "metrics", "control", "pid"}. Errors: io.
+Status announce(const ServeSettings& settings, const std::string& endpoint, const std::string& metrics, const std::string& control);
 
 }  // namespace althing::actors

@@ -15,7 +15,8 @@ constexpr std::chrono::milliseconds beat_interval{20};
 constexpr std::chrono::milliseconds probe_interval{200};
 constexpr std::uint32_t steps_to_forget_strikes = 256;
 constexpr std::uint32_t strikes_max = 6;
-constexpr double absent_age_seconds = 1000.0;
+// A step is on its way, and the ranks have said for this long that they have nothing to do: its plan or its result is lost.
+constexpr std::chrono::milliseconds lost_message_wait{600};
 
 double seconds_since(std::chrono::steady_clock::time_point then) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
@@ -53,25 +54,38 @@ void SchedulerShell::perform(const Effect& effect) {
   if (const auto* finished = std::get_if<Finished>(&effect)) return finish(*finished);
   if (const auto* drawn = std::get_if<TokensDrawn>(&effect)) {
     options_.metrics->generated(static_cast<std::uint32_t>(drawn->tokens.size()));
-    if (const auto it = live_.find(drawn->request); it != live_.end()) self_->send(it->second.frontend, *drawn);
+    resume_.moved(drawn->request, Clock::now());
+    const auto it = live_.find(drawn->request);
+    if (it == live_.end()) return;
+    if (std::exchange(it->second.tp, grid_.tp) != grid_.tp) self_->send(it->second.frontend, DrawnUnder{grid_.tp});
+    self_->send(it->second.frontend, *drawn);
     return;
   }
   if (const auto* accepted = std::get_if<Accepted>(&effect)) {
     const auto it = live_.find(accepted->request);
     if (it == live_.end()) return;
-    options_.metrics->request_accepted(it->second.prompt_tokens);
+    if (!std::exchange(it->second.request->accepted, true)) options_.metrics->request_accepted(it->second.prompt_tokens);
     self_->send(it->second.frontend, *accepted);
     return;
   }
   const auto& rejected = std::get<Rejected>(effect);
-  options_.metrics->request_rejected(rejected.error.code);
+  resume_.moved(rejected.request, Clock::now());
   const auto it = live_.find(rejected.request);
   if (it == live_.end()) return;
   self_->send(it->second.frontend, rejected);
-  live_.erase(it);
+  const std::shared_ptr<Request> request = it->second.request;
+  // Where a dead core left several choices, others of them may be accepted: then the request is one that fails.
+  request->note_end(FinishReason::error, rejected.error.code);
+  request->open -= request->submitted;
+  if (request->open == 0 && request->accepted)
+    options_.metrics->request_finished(request->reason, request->code, seconds_since(it->second.accepted));
+  else if (request->open == 0)
+    options_.metrics->request_rejected(rejected.error.code);
+  for (std::uint32_t i = 0; i < request->submitted; ++i) live_.erase(RequestId{rejected.request.value + i});
 }
 
 void SchedulerShell::run_step(const StepPlan& plan) {
+  if (options_.on_step) options_.on_step();
   PendingStep pending{Clock::now(), 0};
   for (const RowWork& work : plan.work) pending.tokens += work.count;
   for (const RowSetup& setup : plan.set) {
@@ -85,12 +99,16 @@ void SchedulerShell::run_step(const StepPlan& plan) {
 }
 
 void SchedulerShell::finish(const Finished& finished) {
+  resume_.moved(finished.request, Clock::now());
   const auto it = live_.find(finished.request);
   if (it == live_.end()) return;
   const double seconds = seconds_since(it->second.accepted);
-  options_.metrics->request_finished(finished.reason, finished.error.code, seconds);
+  Request& request = *it->second.request;
+  request.note_end(finished.reason, finished.error.code);
+  if (--request.open == 0) options_.metrics->request_finished(request.reason, request.code, seconds);
   log(LogLevel::info, "request_finished",
       {{"request", finished.request.value},
+       {"choice", it->second.choice},
        {"reason", name_of(finished.reason)},
        {"prompt_tokens", finished.usage.prompt_tokens},
        {"completion_tokens", finished.usage.completion_tokens},
@@ -102,11 +120,30 @@ void SchedulerShell::finish(const Finished& finished) {
 }
 
 void SchedulerShell::submit(SubmitRequest& request) {
-  const RequestId id = request.submitted.request;
-  live_[id] = Live{request.frontend, Clock::now(), static_cast<std::uint32_t>(request.submitted.prompt.size()), true};
+  const std::uint32_t choices = request.submitted.choices;
+  submit(request, std::make_shared<Request>(Request{choices, choices}));
+}
+
+void SchedulerShell::resubmit(ResubmitRequest& request) {
+  const auto open = static_cast<std::uint32_t>(request.choices.size());
+  const auto together = std::make_shared<Request>(Request{1, open, request.reason, request.code});
+  for (SubmitRequest& choice : request.choices) submit(choice, together);
+}
+
+void SchedulerShell::submit(SubmitRequest& request, const std::shared_ptr<Request>& together) {
+  const Submitted& submitted = request.submitted;
+  const auto prompt_tokens = static_cast<std::uint32_t>(submitted.prompt.size());
+  for (std::uint32_t i = 0; i < submitted.choices; ++i)
+    live_[RequestId{submitted.request.value + i}] =
+        Live{together, submitted.sampling.choice + i, request.frontend, Clock::now(), prompt_tokens, true};
   self_->monitor(request.frontend);
   // Time passes for the core only by Ticked, and a deadline is on its clock.
   feed(Ticked{now_ms()});
+  // Another core's stream was interrupted by its death.
+  if (!request.submitted.drawn.empty()) {
+    resume_.interrupted();
+    resume_.interrupted(submitted.request);
+  }
   if (request.timeout_ms > 0) request.submitted.deadline_ms = now_ms() + request.timeout_ms;
   feed(std::move(request.submitted));
 }
@@ -116,7 +153,7 @@ void SchedulerShell::cancel(CancelRequest& request) { feed(Cancelled{request.req
 void SchedulerShell::step_done(StepResult& result) {
   const auto it = pending_steps_.find(result.step.value);
   if (it == pending_steps_.end() || result.epoch.value != epoch_) return;  // an epoch that is over
-  options_.metrics->step(seconds_since(it->second.began), it->second.tokens);
+  const PendingStep step = it->second;
   refusals_ = 0;
   if (strikes_ > 0 && ++steps_since_strike_ >= steps_to_forget_strikes) strikes_ = 0;
   pending_steps_.erase(it);
@@ -125,12 +162,26 @@ void SchedulerShell::step_done(StepResult& result) {
   // A step needs every rank, so its end is progress of all of them.
   const auto now = Clock::now();
   for (Rank& rank : ranks_) rank.progress = now;
+  for (Rank& rank : ranks_) rank.idle_since.reset();
+  commit(result, step);
+  tell_resumed();
+}
+
+// Counted is what the core has accepted: it takes no step whose predecessor's result was lost, and what it does not take is computed again.
+void SchedulerShell::commit(StepResult& result, const PendingStep& step) {
+  const std::uint64_t before = core_->stats().steps_done;
+  const double seconds = seconds_since(step.began);
+  // The core plans; it neither needs the counts nor journals them.
+  std::string counts = std::exchange(result.counts, {});
   feed(StepDone{std::move(result)});
+  if (core_->stats().steps_done == before) return;
+  options_.metrics->step(seconds, step.tokens);
+  if (options_.monitor && !counts.empty()) self_->send(options_.monitor, StepCounted{std::move(counts)});
 }
 
 void SchedulerShell::step_failed(const StepFailed& failed) {
-  if (failed.rank < ranks_.size()) ranks_[failed.rank].progress = Clock::now();
   if (failed.epoch != epoch_ || !epoch_usable_) return;
+  if (failed.rank < ranks_.size()) ranks_[failed.rank].progress = Clock::now();
   // The same plan would be refused for ever: after the second time the requests in it end, and the others go on.
   if (failed.refused && ++refusals_ >= 2)
     end_running(Error{ErrorCode::internal, "a rank refused the plan that this request was part of: " + failed.reason + "; please report this", ""});
@@ -145,51 +196,118 @@ void SchedulerShell::end_running(const Error& error) {
   refusals_ = 0;
 }
 
+// The first rank of a newer membership: what there was is over, and the grid is the one that it names.
+bool SchedulerShell::begin_epoch(const RankReady& ready) {
+  if (ready.grid != grid_ || shape_.layout.page_count == 0) {
+    const scheduler::CoreConfig& core = options_.core;
+    auto kv = options_.kv_of ? options_.kv_of(ready.grid) : Result<KvShape>(KvShape{ready.grid.dp, core.kv, core.mirror_slots, core.mirror_identity});
+    if (!kv) {
+      log(LogLevel::error, "grid_refused", {{"world", ready.grid.world}, {"tp", ready.grid.tp}, {"reason", kv.error().message}});
+      return false;
+    }
+    shape_ = std::move(*kv);
+  }
+  lose_epoch(epoch_);
+  epoch_ = ready.epoch;
+  grid_ = ready.grid;
+  for (std::uint32_t r = grid_.world; r < options_.ranks; ++r) options_.metrics->rank_up(r, false);
+  ranks_.assign(grid_.world, Rank{});
+  options_.metrics->epoch(epoch_);
+  return true;
+}
+
 void SchedulerShell::rank_ready(const RankReady& ready) {
-  if (ready.rank >= ranks_.size() || ready.epoch < epoch_) {
-    log(LogLevel::warning, "rank_refused", {{"rank", ready.rank}, {"epoch", ready.epoch}, {"current_epoch", epoch_}});
+  if (ready.epoch < epoch_ || ready.epoch <= lost_ || ready.rank >= ready.grid.world || (ready.epoch == epoch_ && ready.grid != grid_) ||
+      (ready.epoch > epoch_ && !begin_epoch(ready))) {
+    log(LogLevel::warning, "rank_refused", {{"rank", ready.rank}, {"world", ready.grid.world}, {"epoch", ready.epoch}, {"current_epoch", epoch_}});
     return;
   }
-  if (ready.epoch > epoch_) {
-    lose_epoch(epoch_);
-    epoch_ = ready.epoch;
-    options_.metrics->epoch(epoch_);
-  }
-  ranks_[ready.rank] = Rank{ready.actor, ready.pulse, ready.epoch, 0, Clock::now()};
+  ranks_[ready.rank] = Rank{ready.actor, ready.pulse, ready.epoch, 0, Clock::now(), std::nullopt, {ready.mirror_seed, ready.mirrored}};
   self_->monitor(ready.actor);
   options_.metrics->rank_up(ready.rank, true);
   log(LogLevel::info, "rank_ready", {{"rank", ready.rank}, {"epoch", ready.epoch}});
   const bool complete = std::all_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) { return rank.actor && rank.epoch == epoch_; });
   if (!complete || epoch_usable_) return;
   epoch_usable_ = true;
-  feed(RanksReady{EpochId{epoch_}});
+  resume_.ready(Clock::now());
+  at_ready_ = core_->stats();
+  std::vector<MirrorReport> reports;
+  for (Rank& rank : ranks_) reports.push_back(std::exchange(rank.mirror, {}));
+  if (options_.monitor) self_->send(options_.monitor, CountingUnder{epoch_, grid_});
+  feed(RanksReady{EpochId{epoch_}, shape_, reports.front().seed, agree(reports, grid_.tp)});
   report();
+  grown_ = false;  // told
   if (options_.on_ready) options_.on_ready(epoch_);
+  tell_resumed();
+}
+
+void SchedulerShell::tell_resumed() {
+  auto resumed = resume_.take();
+  if (!resumed) return;
+  const scheduler::CoreStats now = core_->stats();
+  resumed->tokens_restored = now.tokens_restored - at_ready_.tokens_restored;
+  resumed->tokens_recomputed = now.tokens_recomputed - at_ready_.tokens_recomputed;
+  if (resumed->streams > 0)
+    log(LogLevel::info, "streams_resumed",
+        {{"epoch", epoch_},
+         {"streams", resumed->streams},
+         {"restored_tokens", resumed->tokens_restored},
+         {"recomputed_tokens", resumed->tokens_recomputed},
+         {"first_token_ms", resumed->first_token.count()},
+         {"last_token_ms", resumed->last_token.count()}});
+  if (options_.on_resumed) options_.on_resumed(epoch_, *resumed);
 }
 
 void SchedulerShell::rank_status(const RankStatus& status) {
-  if (status.rank >= ranks_.size()) return;
+  // In another epoch the number may have been another rank's.
+  if (status.rank >= ranks_.size() || status.epoch != epoch_) return;
   Rank& rank = ranks_[status.rank];
   if (!status.busy || status.progress != rank.counter) rank.progress = Clock::now();
   rank.counter = status.progress;
-  options_.metrics->expert_tokens(status.rank, status.expert_tokens);
+  if (!status.expert_tokens.empty()) options_.metrics->expert_tokens(status.rank, status.expert_tokens);
+  options_.metrics->mirror_pages(status.rank, status.mirror_pages);
+  check_messages(status);
+}
+
+// A rank that waits for its peers in a collective is busy, so all of them are idle only when the step never came to any of them, or its result got
+// lost.
+void SchedulerShell::check_messages(const RankStatus& status) {
+  Rank& rank = ranks_[status.rank];
+  if (status.busy || pending_steps_.empty() || !epoch_usable_ || status.epoch != epoch_) return rank.idle_since.reset();
+  const auto now = Clock::now();
+  if (!rank.idle_since) rank.idle_since = now;
+  const auto idle = [&](const Rank& r) { return r.idle_since && now - *r.idle_since >= lost_message_wait; };
+  if (std::all_of(ranks_.begin(), ranks_.end(), idle))
+    fail(epoch_, {}, "a message of step " + std::to_string(pending_steps_.begin()->first) + " is lost");
 }
 
 void SchedulerShell::lose_epoch(std::uint64_t epoch) {
   if (epoch != epoch_ || !epoch_usable_) return;
   epoch_usable_ = false;
   pending_steps_.clear();
+  resume_.interrupted();
+  for (const auto& [id, live] : live_)
+    if (!live.waiting) resume_.interrupted(id);
   feed(RanksLost{EpochId{epoch}});
   report();
 }
 
 void SchedulerShell::membership_lost(const MembershipLost& lost) {
   log(LogLevel::warning, "membership_lost", {{"epoch", lost.epoch}, {"rank", lost.rank}, {"cause", lost.cause}, {"live_requests", live_.size()}});
-  if (lost.rank < ranks_.size()) {
-    options_.metrics->rank_up(lost.rank, false);
-    options_.metrics->rank_failed(lost.rank, lost.cause);
-  }
-  lose_epoch(lost.epoch);
+  if (lost.rank < options_.ranks) options_.metrics->rank_failed(lost.rank, lost.cause);
+  // The news may come late: a newer membership has another rank there.
+  if (lost.epoch == epoch_ && lost.rank < ranks_.size()) options_.metrics->rank_up(lost.rank, false);
+  grown_ = false;
+  // It may also come early: ranks of that epoch, the dead one too, may still be about to say that they are ready.
+  lost_ = std::max(lost_, lost.epoch);
+  if (lost.epoch >= epoch_) lose_epoch(epoch_);
+}
+
+void SchedulerShell::membership_grows(const MembershipGrows& grows) {
+  if (grows.epoch != epoch_) return;
+  log(LogLevel::info, "membership_grows", {{"epoch", grows.epoch}, {"live_requests", live_.size()}});
+  grown_ = true;
+  lose_epoch(grows.epoch);
 }
 
 void SchedulerShell::actor_down(const caf::actor_addr& source) {
@@ -211,22 +329,35 @@ void SchedulerShell::actor_down(const caf::actor_addr& source) {
 
 void SchedulerShell::fail(std::uint64_t epoch, const std::vector<std::uint32_t>& ranks, const std::string& cause) {
   log(LogLevel::error, "epoch_failed", {{"epoch", epoch}, {"cause", cause}});
+  grown_ = false;
   lose_epoch(epoch);
   if (options_.report_failure) {
     options_.report_failure(epoch, ranks, cause);
     return;
   }
+  end_all(Error{ErrorCode::rank_lost, "the model's ranks failed: " + cause, ""});
+}
+
+void SchedulerShell::end_all(const Error& error) {
   std::vector<RequestId> all;
   for (const auto& entry : live_) all.push_back(entry.first);
-  for (const RequestId id : all) feed(Cancelled{id, Error{ErrorCode::rank_lost, "the model's ranks failed: " + cause, ""}});
+  for (const RequestId id : all) feed(Cancelled{id, error});
 }
 
 void SchedulerShell::drain() {
   log(LogLevel::info, "drain", {{"live_requests", live_.size()}});
   feed(DrainStarted{});
+  report();  // readiness must not wait for the next probe
+}
+
+void SchedulerShell::stop() {
+  feed(DrainStarted{});
+  if (!live_.empty()) log(LogLevel::warning, "stopped_unfinished", {{"live_requests", live_.size()}});
+  end_all(Error{ErrorCode::draining, "the server stopped before this request was finished; ask again when it is back", ""});
 }
 
 void SchedulerShell::beat() {
+  if (options_.on_beat) options_.on_beat();
   feed(Ticked{now_ms()});
   if (options_.journal) options_.journal->flush();
   if (epoch_usable_) check_progress();
@@ -254,11 +385,20 @@ void SchedulerShell::check_progress() {
 void SchedulerShell::report() {
   const scheduler::CoreStats stats = core_->stats();
   options_.metrics->scheduler(stats.running, stats.waiting, stats.pages_used, stats.pages_total, stats.preemptions);
-  StatusReport status{epoch_usable_, stats.draining, epoch_, stats.running, stats.waiting, {}};
+  options_.metrics->mirror({std::uint64_t{stats.mirror_slots_used} * shape_.layout.page_bytes * grid_.tp, stats.pages_unmirrored,
+                            stats.tokens_restored, stats.tokens_recomputed});
+  StatusReport status{epoch_usable_, stats.draining, epoch_, stats.running, stats.waiting, {}, grown_, grid_};
+  for (const auto& pool : core_->pools()) status.pools.push_back({pool.used, pool.total});
   const double unix_seconds = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
-    const double age = ranks_[r].actor ? seconds_since(ranks_[r].progress) : absent_age_seconds;
-    status.rank_age_ms.push_back(static_cast<std::uint64_t>(age * 1000.0));
+    status.rank_epoch.push_back(ranks_[r].actor ? ranks_[r].epoch : 0);
+    // Of a rank that is not there nothing is known: no age, and its last step stays when it was.
+    if (!ranks_[r].actor) {
+      status.rank_age_ms.emplace_back();
+      continue;
+    }
+    const double age = seconds_since(ranks_[r].progress);
+    status.rank_age_ms.emplace_back(static_cast<std::uint64_t>(age * 1000.0));
     options_.metrics->progress(r, unix_seconds - age);
   }
   if (options_.monitor) self_->send(options_.monitor, std::move(status));
@@ -288,12 +428,15 @@ caf::behavior scheduler_actor(caf::stateful_actor<SchedulerShell>* self, Schedul
   return {
       [&shell](StepResult& result) { shell.step_done(result); },
       [&shell](SubmitRequest& request) { shell.submit(request); },
+      [&shell](ResubmitRequest& request) { shell.resubmit(request); },
       [&shell](CancelRequest& request) { shell.cancel(request); },
       [&shell](const RankReady& ready) { shell.rank_ready(ready); },
       [&shell](const RankStatus& status) { shell.rank_status(status); },
       [&shell](const StepFailed& failed) { shell.step_failed(failed); },
       [&shell](const MembershipLost& lost) { shell.membership_lost(lost); },
+      [&shell](const MembershipGrows& grows) { shell.membership_grows(grows); },
       [&shell](drain_atom) { shell.drain(); },
+      [&shell](stop_atom) { shell.stop(); },
       [&shell](tick_beat) { shell.beat(); },
       [&shell](probe_beat) { shell.probe(); },
   };

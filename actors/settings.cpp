@@ -1,10 +1,17 @@
 // The flags of `serve`: see the header. Each may also come from ALTHING_<NAME> or from the file given with --config.
 #include "actors/settings.hpp"
 
-#include "actors/device_choice.hpp"
-
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <optional>
+#include <sstream>
+
+#include "actors/device_choice.hpp"
+#include "actors/expert_control_text.hpp"
+#include "actors/number_option.hpp"
+#include "actors/serving_addresses.hpp"
 
 namespace althing::actors {
 namespace {
@@ -15,12 +22,47 @@ std::string environment_name(const std::string& flag) {
   return name;
 }
 
+constexpr std::uint32_t replicas_max = 4096;
+
+std::optional<std::uint32_t> number_of(std::string_view text) {
+  std::uint32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
 template <class T>
 CLI::Option* option(CLI::App& app, const std::string& flag, T& value, const std::string& help) {
   return app.add_option("--" + flag, value, help)
       ->capture_default_str()
       ->envname(environment_name(flag))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+template <class T, class Range>
+void number(CLI::App& app, const std::string& flag, T& value, const Range& range, const std::string& help) {
+  number_option(app, "--" + flag, value, range, help)->envname(environment_name(flag));
+}
+
+template <class T, class Range>
+Status in_range(const char* flag, const T& value, const Range& range) {
+  if (range.holds(value)) return Ok{};
+  return Error{ErrorCode::invalid_argument, std::string("--") + flag + " is '" + std::to_string(value) + "'; use " + range.text(), flag};
+}
+
+// The ranges that a caller who fills the struct himself could break; the command line has refused them already.
+Status check_numbers(const ServeSettings& s) {
+  for (const auto& status :
+       {in_range("ranks", s.ranks, ranks_range), in_range("dp", s.dp, ranks_range), in_range("threads", s.threads, threads_range),
+        in_range("kv-mib", s.kv_mib, kv_mib_range), in_range("kv-mirror-mib", s.kv_mirror_mib, kv_mib_range),
+        in_range("gpu-memory-fraction", s.gpu_memory_fraction, gpu_memory_fraction_range),
+        in_range("expert-series-max", s.expert_series_max, positive),
+        in_range("expert-capacity-factor", s.expert_capacity_factor, capacity_factor_range),
+        in_range("step-timeout-ms", s.step_timeout_ms, step_timeout_ms_range), in_range("spares", s.spares, spares_range),
+        in_range("quarantine-seconds", s.quarantine_seconds, quarantine_seconds_range),
+        in_range("token-log-mib", s.token_log_mib, token_log_mib_range)})
+    if (!status) return status;
+  return Ok{};
 }
 
 }  // namespace
@@ -31,50 +73,94 @@ void add_log_options(CLI::App& app, LogSettings& settings) {
 }
 
 void add_engine_options(CLI::App& app, ServeSettings& s) {
-  option(app, "ranks", s.ranks, "ranks that share the model: attention heads and experts are split over them");
+  number(app, "ranks", s.ranks, ranks_range, "ranks that share the model: dp x tp of them");
+  number(app, "dp", s.dp, ranks_range, "groups of ranks; a sequence belongs to one, which alone holds its KV cache and computes its attention");
+  number(app, "tp", s.tp, ranks_or_default_range, "parts that the attention heads are split into, inside a group; 0: ranks / dp");
+  number(app, "ep", s.ep, ranks_or_default_range,
+         "parts that the experts are split into; divides the ranks, and ranks / ep of them hold the same part; 0: ranks");
+  option(app, "replicas", s.replicas, "experts with a copy on one more rank: how many, from the first, or ids=3,7 (an id twice: two more copies)");
   option(app, "device", s.device, "cpu, cuda (a GPU a rank), or auto: cuda where this build and this machine can");
-  option(app, "threads", s.threads, "threads of each rank (CPU backend)");
-  option(app, "kv-mib", s.kv_mib, "memory for the KV cache of each rank, in MiB; 0: 256 on CPU ranks, what --gpu-memory-fraction leaves on GPUs");
+  number(app, "threads", s.threads, threads_range, "threads of each rank (CPU backend)");
+  number(app, "kv-mib", s.kv_mib, kv_mib_range,
+         "memory for the KV cache of each rank, in MiB; 0: 256 on CPU ranks, what --gpu-memory-fraction leaves on GPUs");
+  number(app, "kv-mirror-mib", s.kv_mirror_mib, kv_mib_range,
+         "memory of each CPU rank in which copies of full KV pages survive its death and preemption, in MiB, taken as needed; 0: none");
   option(app, "dense", s.dense, "attention and head weights on GPUs: bf16 as in the checkpoint, or fp8 (rounded, scales of 128 x 128)");
-  option(app, "gpu-memory-fraction", s.gpu_memory_fraction, "how much of each GPU's memory to use, for weights, KV cache and scratch together");
+  number(app, "gpu-memory-fraction", s.gpu_memory_fraction, gpu_memory_fraction_range,
+         "how much of each GPU's memory to use, for weights, KV cache and scratch together");
+  option(
+      app, "capacity-policy", s.capacity_policy,
+      "none: tokens get the experts they choose; else an expert takes so many tokens a step, and what is over is rerouted, dropped, or dropped with "
+      "experts padded (reroute, drop, pad). What a request is answered then depends on what else is in its steps (CPU ranks)");
+  number(app, "capacity-factor", s.capacity_factor, room_factor_range, "how many times its fair share of a step's tokens an expert takes");
+  number(app, "capacity-multiple", s.capacity_multiple, capacity_multiple_range, "what an expert takes is rounded up to a multiple of this");
+  app.add_flag("--adaptive-capacity", s.adaptive_capacity, "let each layer's capacity factor follow its load, between 1 and 1.5")
+      ->envname("ALTHING_ADAPTIVE_CAPACITY");
+  number(app, "router-temperature", s.router_temperature, router_temperature_range,
+         "divides the router's logits: over 1 evens out the experts' weights");
+  option(app, "dynamic-k", s.dynamic_k,
+         "off; gap:LOGITS: a token does without experts whose logit is so far below its best; mass:SHARE: its first experts up to this probability");
+}
+
+void add_address_options(CLI::App& app, ServeSettings& s) {
+  option(app, "bind", s.bind, "where clients connect; loopback only; port 0 picks a free one");
+  option(app, "metrics", s.metrics, "HOST:PORT of the live page, /metrics, /experts.json, /live and /ready; loopback only; empty for none");
 }
 
 void add_serve_options(CLI::App& app, ServeSettings& s) {
-  app.add_option("model,--model", s.model, "folder with config.json, *.safetensors and tokenizer.json")->configurable(false);
+  app.add_option("model,--model", s.model, "folder with config.json, *.safetensors and tokenizer.json")->envname(environment_name("model"));
   option(app, "load", s.load, "dummy:20b or dummy:120b: the shapes of gpt-oss with made-up weights, to measure speed on GPUs without a checkpoint");
   option(app, "tokenizer", s.tokenizer, "folder with tokenizer.json or o200k_base.tiktoken, when it is not the model's");
   add_engine_options(app, s);
-  option(app, "bind", s.bind, "where clients connect; loopback only; port 0 picks a free one");
-  option(app, "metrics", s.metrics, "HOST:PORT of /metrics, /live and /ready; loopback only; empty for none");
-  option(app, "context", s.limits.context_tokens_max, "most tokens of prompt and completion together; 0: what the model allows");
-  option(app, "rows", s.limits.rows_max, "most sequences in one step; 0: 64 on CPU ranks, 256 on GPUs");
-  option(app, "step-tokens", s.limits.step_tokens_max, "most tokens in one step; 0: 512 on CPU ranks, 8192 on GPUs");
-  option(app, "prefill-chunk", s.limits.prefill_chunk_max, "most prompt tokens of one sequence in one step; 0: 256 on CPU ranks, 4096 on GPUs");
-  option(app, "sequences", s.limits.sequences_max, "most requests accepted and not finished");
-  option(app, "completion", s.limits.completion_tokens_max, "completion tokens of a request that does not say");
-  option(app, "client-silence-ms", s.limits.session_silence_ms_max, "a client that sends nothing for this long is gone");
-  option(app, "credit-stall-ms", s.limits.credit_stall_ms_max, "a stream without credit for this long is cancelled");
-  option(app, "client-buffer-bytes", s.limits.session_buffer_bytes_max, "unread bytes of one client before it is cancelled");
-  option(app, "step-timeout-ms", s.step_timeout_ms, "a step that takes longer makes its slow ranks start again");
-  option(app, "drain-seconds", s.drain_seconds, "after SIGTERM, running requests get this long");
-  option(app, "restarts-max", s.restarts_max, "child deaths within a minute before the server gives up");
+  add_address_options(app, s);
+  app.add_flag("--expert-metrics", s.expert_metrics, "serve /metrics/experts too: a series for each expert of each layer")
+      ->envname("ALTHING_EXPERT_METRICS");
+  number(app, "expert-series-max", s.expert_series_max, positive, "more series than this are not put on /metrics/experts");
+  number(app, "expert-capacity-factor", s.expert_capacity_factor, capacity_factor_range,
+         "an expert that takes more than so many times its layer's mean is saturated: what althing_expert_saturation_minutes forecasts");
+  number(app, "context", s.limits.context_tokens_max, any_count, "most tokens of prompt and completion together; 0: what the model allows");
+  number(app, "rows", s.limits.rows_max, any_count, "most sequences in one step; 0: 64 on CPU ranks, 256 on GPUs");
+  number(app, "step-tokens", s.limits.step_tokens_max, any_count, "most tokens in one step; 0: 512 on CPU ranks, 8192 on GPUs");
+  number(app, "prefill-chunk", s.limits.prefill_chunk_max, any_count,
+         "most prompt tokens of one sequence in one step; 0: 256 on CPU ranks, 4096 on GPUs");
+  number(app, "sequences", s.limits.sequences_max, positive, "most requests accepted and not finished");
+  number(app, "completion", s.limits.completion_tokens_max, positive, "completion tokens of a request that does not say");
+  number(app, "client-silence-ms", s.limits.session_silence_ms_max, positive, "a client that sends nothing for this long is gone");
+  number(app, "credit-stall-ms", s.limits.credit_stall_ms_max, positive, "a stream without credit for this long is cancelled");
+  number(app, "client-buffer-bytes", s.limits.session_buffer_bytes_max, positive, "unread bytes of one client before it is cancelled");
+  number(app, "step-timeout-ms", s.step_timeout_ms, step_timeout_ms_range, "a step that takes longer makes its slow ranks start again");
+  number(app, "drain-seconds", s.drain_seconds, any_count, "after SIGTERM, running requests get this long");
+  number(app, "spares", s.spares, spares_range, "processes beside the ranks that have the model mapped and take the place of a rank that is lost");
+  option(app, "on-rank-loss", s.on_rank_loss,
+         "respawn: wait for a lost rank that no spare replaces; shrink: serve on with fewer ranks until it is back");
+  number(app, "restarts-max", s.restarts_max, any_count,
+         "deaths of one child within a minute; a rank that dies more often is left out for a while, if fewer can serve");
+  number(app, "quarantine-seconds", s.quarantine_seconds, quarantine_seconds_range,
+         "how long such a rank is left out; twice as long each time that it follows soon");
+  number(app, "token-log-mib", s.token_log_mib, token_log_mib_range,
+         "memory in which open streams survive the core's death, in MiB, taken as needed; 0: they do not");
   option(app, "journal", s.journal, "write every scheduler event to this file (0600, prompts included)");
   option(app, "ready-file", s.ready_file, "write endpoints as JSON to this file once serving");
   app.add_flag("--in-process", s.in_process, "ranks as threads of one process, without a supervisor (for tests)")->envname("ALTHING_IN_PROCESS");
+  app.add_flag("--allow-faults", s.allow_faults, "let `althing inject` break things on purpose (tests; never in production)")
+      ->envname("ALTHING_ALLOW_FAULTS");
+  option(app, "control", s.control, "with --allow-faults: path of the socket that takes faults; empty: the server picks one");
   add_log_options(app, s.log);
   app.add_option("--config", s.config, "settings file: TOML lines of flag-name = value; flags and environment win over it")->configurable(false);
   app.add_option("--child", s.child)->group("")->configurable(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--child-rank", s.child_rank)->group("")->configurable(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("--child-place", s.child_place)->group("")->configurable(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
-Status apply_settings_file(CLI::App& app, const std::string& path) {
+Status apply_settings_file(CLI::App& app, const std::string& path, const CLI::App* all) {
+  const auto setting = [](const CLI::Option* option) { return option != nullptr && option->get_configurable() && !option->get_group().empty(); };
   const auto refuse = [&](ErrorCode code, const std::string& why) -> Status { return Error{code, "settings file " + path + ": " + why, "config"}; };
   try {
     for (const CLI::ConfigItem& item : app.get_config_formatter()->from_file(path)) {
       if (item.name == "++" || item.name == "--") return refuse(ErrorCode::invalid_argument, "it has a [section]; write settings without one");
       CLI::Option* wanted = item.parents.empty() ? app.get_option_no_throw("--" + item.name) : nullptr;
-      if (wanted == nullptr || !wanted->get_configurable() || wanted->get_group().empty())
-        return refuse(ErrorCode::invalid_argument, "there is no setting '" + item.fullname() + "'; see althing serve --help");
+      if (wanted == nullptr && all != nullptr && item.parents.empty() && setting(all->get_option_no_throw("--" + item.name))) continue;
+      if (!setting(wanted)) return refuse(ErrorCode::invalid_argument, "there is no setting '" + item.fullname() + "'; see althing serve --help");
       if (wanted->count() > 0) continue;
       wanted->add_result(item.inputs);
       wanted->run_callback();
@@ -87,26 +173,55 @@ Status apply_settings_file(CLI::App& app, const std::string& path) {
   return Ok{};
 }
 
+Result<Grid> grid_of(const ServeSettings& s) {
+  const std::uint32_t dp = std::max(s.dp, 1u);
+  // A dp that does not divide the ranks is refused by placement, which knows what would fit.
+  Grid grid{s.ranks, s.dp, s.tp != 0 ? s.tp : std::max(s.ranks / dp, 1u), s.ep != 0 ? s.ep : s.ranks, {}};
+  const auto wrong = [&] {
+    return Error{ErrorCode::invalid_argument,
+                 "--replicas is '" + s.replicas + "'; give a number of experts up to " + std::to_string(replicas_max) +
+                     " (the first ones get a copy each), or ids= and their numbers, as in ids=3,7",
+                 "replicas"};
+  };
+  if (!s.replicas.starts_with("ids=")) {
+    const auto count = number_of(s.replicas);
+    if (!count || *count > replicas_max) return wrong();
+    for (std::uint32_t expert = 0; expert < *count; ++expert) grid.replicas.push_back(ExpertId{expert});
+    return grid;
+  }
+  std::istringstream list(s.replicas.substr(4) + ',');
+  for (std::string item; std::getline(list, item, ',');) {
+    const auto expert = number_of(item);
+    if (!expert || grid.replicas.size() == replicas_max) return wrong();
+    grid.replicas.push_back(ExpertId{*expert});
+  }
+  return grid;
+}
+
 Status check(const ServeSettings& s) {
+  if (auto status = check_numbers(s); !status) return status;
+  if (auto addresses = serving_addresses(s.bind, s.metrics); !addresses) return addresses.error();
+  if (auto grid = grid_of(s); !grid) return grid.error();
   if (auto level = log_level_of(s.log.level); !level) return level.error();
-  if (s.threads == 0 || s.threads > 256)
-    return Error{ErrorCode::invalid_argument, "--threads is " + std::to_string(s.threads) + "; use 1 to 256", "threads"};
   if (s.model.empty() && s.load.empty())
     return Error{ErrorCode::invalid_argument, "no model is given; name its folder (or --load dummy:20b for one without weights)", "model"};
   if (!s.load.empty() && !s.load.starts_with(dummy_prefix))
     return Error{ErrorCode::invalid_argument, "--load is '" + s.load + "'; use dummy:20b or dummy:120b, or give a model's folder", "load"};
-  if (s.kv_mib > (1u << 24))
-    return Error{ErrorCode::invalid_argument, "--kv-mib is " + std::to_string(s.kv_mib) + "; use at most 16777216, or 0 for the default", "kv-mib"};
-  if (!(s.gpu_memory_fraction > 0.0 && s.gpu_memory_fraction <= 1.0))
-    return Error{ErrorCode::invalid_argument, "--gpu-memory-fraction is " + std::to_string(s.gpu_memory_fraction) + "; use a number over 0, up to 1",
-                 "gpu-memory-fraction"};
-  if (s.step_timeout_ms < 100)
-    return Error{ErrorCode::invalid_argument, "--step-timeout-ms is " + std::to_string(s.step_timeout_ms) + "; use at least 100", "step-timeout-ms"};
+  if (s.allow_faults && s.in_process)
+    return Error{ErrorCode::invalid_argument, "--allow-faults needs processes to break, and --in-process has one; leave one of the two out",
+                 "allow-faults"};
+  if (!s.control.empty() && !s.allow_faults)
+    return Error{ErrorCode::invalid_argument, "--control is the socket that takes faults, and they are not allowed; add --allow-faults", "control"};
+  if (s.spares > 0 && s.in_process)
+    return Error{ErrorCode::invalid_argument, "--spares are processes, and --in-process has one; leave one of the two out", "spares"};
+  if (s.on_rank_loss != "respawn" && s.on_rank_loss != "shrink")
+    return Error{ErrorCode::invalid_argument, "--on-rank-loss is '" + s.on_rank_loss + "'; use respawn or shrink", "on-rank-loss"};
   if (!s.ready_file.empty()) {
     const std::filesystem::path folder = std::filesystem::path(s.ready_file).parent_path();
     if (!folder.empty() && !std::filesystem::is_directory(folder))
       return Error{ErrorCode::not_found, "the ready file cannot be written: there is no folder " + folder.string(), "ready-file"};
   }
+  if (auto control = expert_control_of(s); !control) return control.error();
   if (s.dense != "bf16" && s.dense != "fp8") return Error{ErrorCode::invalid_argument, "--dense is '" + s.dense + "'; use bf16 or fp8", "dense"};
   // Where limits depend on the device, the larger one; set_up_engine checks again when it is known.
   return check_limits(with_engine_limits(s.limits, gpu::Device::cuda));

@@ -8,6 +8,7 @@
 
 #include "actors/logging.hpp"
 #include "scheduler/vocabulary/limits.hpp"
+#include "scheduler/vocabulary/placement.hpp"
 
 namespace althing::actors {
 
@@ -30,37 +31,64 @@ struct ServeSettings {
   std::string load;       // "", "dummy:20b" or "dummy:120b"
   std::string tokenizer;  // folder; "" for the model's
   std::uint32_t ranks = 1;
+  std::uint32_t dp = 1;
+  std::uint32_t tp = 0;         // 0: ranks / dp
+  std::uint32_t ep = 0;         // 0: ranks
+  std::string replicas = "0";   // a number of experts, or ids=3,7
   std::string device = "auto";  // auto, cpu or cuda
   std::uint32_t threads = 1;    // a CPU rank
   std::string bind = "tcp://127.0.0.1:4550";
-  std::string metrics = "127.0.0.1:9464";  // "" for none
-  std::uint64_t kv_mib = 0;                // a rank; 0: 256 on CPU ranks, what gpu_memory_fraction leaves on GPUs
-  std::string dense = "bf16";              // attention and head on GPUs: bf16 as in the checkpoint, or fp8
-  double gpu_memory_fraction = 0.9;        // of what is installed
+  std::string metrics = "127.0.0.1:9464";    // "" for none
+  bool expert_metrics = false;               // /metrics/experts
+  std::uint32_t expert_series_max = 20'000;  // on that page
+  double expert_capacity_factor = 1.25;      // of the mean load: an expert that takes more is saturated
+  std::uint64_t kv_mib = 0;                  // a rank; 0: 256 on CPU ranks, what gpu_memory_fraction leaves on GPUs
+  std::uint32_t kv_mirror_mib = 256;         // a rank, outside of the KV cache; taken as needed; 0: no copies
+  std::string dense = "bf16";                // attention and head on GPUs: bf16 as in the checkpoint, or fp8
+  double gpu_memory_fraction = 0.9;          // of what is installed
+  std::string capacity_policy = "none";      // none, reroute, drop or pad: what happens to tokens that find an expert full
+  double capacity_factor = 1.25;
+  std::uint32_t capacity_multiple = 1;
+  bool adaptive_capacity = false;
+  double router_temperature = 1.0;
+  std::string dynamic_k = "off";  // off, gap:LOGITS or mass:SHARE
   Limits limits = unset_engine_limits();
   std::uint32_t step_timeout_ms = 10'000;
   std::uint32_t drain_seconds = 10;
-  std::uint32_t restarts_max = 10;  // child deaths within a minute before giving up
-  std::string journal;              // "" for none
-  std::string ready_file;           // "" for none
+  std::uint32_t restarts_max = 10;        // deaths of one child within a minute before it is given up, for a while or for good
+  std::uint32_t spares = 0;               // processes beside the ranks that take a lost one's place
+  std::string on_rank_loss = "respawn";   // or shrink
+  std::uint32_t quarantine_seconds = 30;  // for a rank that died more than restarts_max times within a minute; doubles
+  std::uint32_t token_log_mib = 256;      // memory that open streams may take to survive a core's death; 0: they do not
+  std::string journal;                    // "" for none
+  std::string ready_file;                 // "" for none
   bool in_process = false;
+  bool allow_faults = false;  // `althing inject` works
+  std::string control;        // where it finds us; "": a path of the server's choice
   LogSettings log;
   std::string config;  // the settings file; "" for none
 
   // Set by the supervisor for its children only.
-  std::string child;  // "", "core" or "rank"
-  std::uint32_t child_rank = 0;
+  std::string child;             // "", "core" or "rank"
+  std::uint32_t child_rank = 0;  // the member's number: a rank's at first, or a spare's
+  std::string child_place;       // what it makes itself into before it says that it has loaded (epoch_layout.hpp); "" for a spare
 };
 
 // Adds the flags to a (sub)command. REQUIRES: `settings` outlives the parse.
 void add_serve_options(CLI::App& app, ServeSettings& settings);
-// The part of them that says what computes: ranks, device, threads, memory.
+// The part of them that says what computes: ranks and their layout, device, threads, memory.
 void add_engine_options(CLI::App& app, ServeSettings& settings);
+// Where it listens.
+void add_address_options(CLI::App& app, ServeSettings& settings);
 void add_log_options(CLI::App& app, LogSettings& settings);
+
+// How the settings lay the ranks out. Errors: invalid_argument (`replicas` is neither form). Whether the model allows it is placement's to say.
+Result<Grid> grid_of(const ServeSettings& settings);
 
 // Takes what neither a flag nor the environment has set from a TOML file of `flag-name = value` lines. (CLI11's own config files win over the
 // environment, which is the wrong way round.) Errors: not_found, invalid_argument (naming the key).
-Status apply_settings_file(CLI::App& app, const std::string& path);
+// `all`: what the file may say besides; a command that takes some of the settings passes over the others.
+Status apply_settings_file(CLI::App& app, const std::string& path, const CLI::App* all = nullptr);
 
 // Bounds that flags may have broken. Errors: invalid_argument.
 Status check(const ServeSettings& settings);

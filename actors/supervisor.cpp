@@ -14,17 +14,25 @@
 #include <utility>
 
 #include "actors/complain.hpp"
-#include "actors/engine_setup.hpp"
+#include "actors/core_actors.hpp"
+#include "actors/core_recovery.hpp"
+#include "actors/epoch_layout.hpp"
 #include "actors/exit_codes.hpp"
+#include "actors/kv_mirror.hpp"
+#include "actors/memory_budget.hpp"
 #include "actors/ready_file.hpp"
-#include "protocol/wire/router_socket.hpp"
+#include "actors/serving_addresses.hpp"
+#include "actors/token_log.hpp"
 
 namespace althing::actors {
 namespace {
 
-constexpr std::chrono::milliseconds core_stop_wait{2500};
+constexpr std::chrono::milliseconds core_stop_wait{1400};  // this and the next are under 2 s, which is how long a second signal may take
 constexpr std::chrono::milliseconds rank_stop_wait{500};
 constexpr std::chrono::seconds storm_window{60};
+constexpr std::chrono::seconds client_return{5};  // after a core's death; as long as the gateway keeps streams of clients that vanished
+constexpr int watch_interval_ms = 20;
+constexpr std::chrono::milliseconds core_patience{1000};  // its scheduler and its gateway go round ten times in it, at least
 
 Result<Descriptor> signal_descriptor() {
   sigset_t set;
@@ -50,7 +58,10 @@ int Supervisor::run() {
   // A wrong model or flag is said here, once, and not by every child.
   // A ready file of an earlier run would send scripts to a server that is not there.
   if (!settings_.ready_file.empty()) ::unlink(settings_.ready_file.c_str());
-  if (auto status = protocol::wire::RouterSocket::check(settings_.bind); !status) return complain(status.error());
+  auto addresses = serving_addresses(settings_.bind, settings_.metrics);
+  if (!addresses) return complain(addresses.error());
+  for (const ServingAddress& address : *addresses)
+    if (auto status = check_free(address); !status) return complain(status.error());
   // Before anything that may start threads, as asking a driver for its GPUs does: they must not take our signals.
   auto signals = signal_descriptor();
   if (!signals) return complain(signals.error());
@@ -58,27 +69,51 @@ int Supervisor::run() {
   auto setup = set_up_engine(settings_);
   if (!setup) return complain(setup.error());
   if (auto format = chat_format(settings_); !format) return complain(format.error());
+  if (auto status = check_memory_here(*setup, settings_.token_log_mib, RanksLive::in_processes_of_their_own); !status)
+    return complain(status.error());
   log_device(*setup);
   // Children are told what was found out, so that all of them compute the same layout.
   engine_arguments_ = {"--device", std::string(gpu::name_of(setup->device)), "--kv-mib", std::to_string(setup->kv_mib)};
   auto certificates = make_certificates();
   if (!certificates) return complain(certificates.error());
   certificates_ = std::move(*certificates);
+  if (settings_.token_log_mib > 0) {
+    auto log = TokenLog::create(std::size_t{settings_.token_log_mib} << 20, random_instance());
+    if (!log) return complain(log.error());
+    token_log_ = std::move(*log);
+  }
+  auto mirrors = make_mirrors(*setup);
+  if (!mirrors) return complain(mirrors.error());
+  mirrors_ = std::move(*mirrors);
+  WatchLimits limits;
+  limits.deadline = std::chrono::milliseconds(settings_.step_timeout_ms);
+  limits.coarse = setup->device == gpu::Device::cuda;
+  watch_.emplace(limits);
+  core_watch_.emplace(WatchLimits{.floor = core_patience, .deadline = limits.deadline});
+  if (settings_.allow_faults) {
+    auto faults = FaultControl::listen(settings_.control);
+    if (!faults) return complain(faults.error());
+    faults_.emplace(std::move(*faults));
+    log(LogLevel::warning, "faults_allowed", {{"control", faults_->path()}});
+  }
 
-  ranks_.resize(settings_.ranks);
+  set_up_membership(*setup);
+  setup->model.reset();
   if (auto status = start_core(); !status) return complain(status.error());
-  for (std::uint32_t rank = 0; rank < settings_.ranks; ++rank)
-    if (auto status = start_rank(rank); !status) return complain(status.error());
+  for (std::uint32_t member = 0; member < members_.size(); ++member)
+    if (auto status = start_member(member); !status) return complain(status.error());
   while (!exit_code_) wait_for_events();
   shut_down();
   return *exit_code_;
 }
 
-Result<ChildProcess> Supervisor::start_child(std::vector<std::string> role) {
+Result<ChildProcess> Supervisor::start_child(std::vector<std::string> role, const StampPage& page, const std::vector<int>& last_descriptors) {
   std::vector<std::string> arguments = arguments_;
   arguments.insert(arguments.end(), engine_arguments_.begin(), engine_arguments_.end());
   arguments.insert(arguments.end(), role.begin(), role.end());
-  return ChildProcess::start(arguments, {certificates_.authority.get(), certificates_.certificate.get(), certificates_.key.get()});
+  std::vector<int> inherited{certificates_.authority.get(), certificates_.certificate.get(), certificates_.key.get(), page.descriptor()};
+  inherited.insert(inherited.end(), last_descriptors.begin(), last_descriptors.end());
+  return ChildProcess::start(arguments, inherited);
 }
 
 Status Supervisor::start_core() {
@@ -86,39 +121,35 @@ Status Supervisor::start_core() {
   // A restarted core must be found where the first one was.
   if (!endpoint_.empty()) role.insert(role.end(), {"--bind", endpoint_});
   if (!metrics_.empty()) role.insert(role.end(), {"--metrics", metrics_});
-  auto child = start_child(std::move(role));
+  auto page = StampPage::create();
+  if (!page) return page.error();
+  auto child = start_child(std::move(role), *page, token_log_ ? std::vector<int>{token_log_.get()} : std::vector<int>{});
   if (!child) return child.error();
   core_ = std::move(*child);
+  core_page_ = std::move(*page);
+  core_verdict_.reset();
   log(LogLevel::info, "core_started", {{"pid", static_cast<long>(core_->pid())}});
   return Ok{};
 }
 
-Status Supervisor::start_rank(std::uint32_t rank) {
-  auto child = start_child({"--child", "rank", "--child-rank", std::to_string(rank)});
+Status Supervisor::start_member(std::uint32_t member) {
+  auto page = StampPage::create();
+  if (!page) return page.error();
+  std::vector<std::string> role{"--child", "rank", "--child-rank", std::to_string(member)};
+  if (const auto place = membership_->place_for(member)) role.insert(role.end(), {"--child-place", to_text(*place)});
+  std::vector<int> mirrors;
+  for (const gpu::MirrorMemory& mirror : mirrors_) mirrors.push_back(mirror.descriptor());
+  auto child = start_child(std::move(role), *page, mirrors);
   if (!child) return child.error();
-  ranks_[rank] = Rank{std::move(*child), std::nullopt, 0};
-  log(LogLevel::info, "rank_started", {{"rank", rank}, {"pid", static_cast<long>(ranks_[rank].process->pid())}});
+  members_[member] = Member{std::move(*child), std::nullopt, 0, std::move(*page), false};
+  membership_->started(member);
+  log(LogLevel::info, "rank_started", {{"who", name_of_member(member)}, {"pid", static_cast<long>(members_[member].process->pid())}});
   return Ok{};
-}
-
-// Everybody who is alive is told; a rank that still loads finds the message when it has loaded.
-void Supervisor::new_epoch() {
-  if (segment_) segment_->abort();
-  if (core_port_.empty()) return;
-  auto segment = gpu::SharedSegment::create(settings_.ranks, EpochId{++epoch_});
-  if (!segment) return give_up(exit_code_of(segment.error().code), segment.error().message);
-  segment_ = std::move(*segment);
-  epoch_began_ = Clock::now();
-  for (std::uint32_t rank = 0; rank < settings_.ranks; ++rank) {
-    if (!ranks_[rank].process) continue;
-    if (!ranks_[rank].process->control().send("join " + std::to_string(epoch_) + " " + core_port_, segment_->descriptor()))
-      ranks_[rank].process->signal(SIGKILL);  // it does not read its line any more
-  }
 }
 
 void Supervisor::wait_for_events() {
   std::vector<pollfd> items{{signals_.get(), POLLIN, 0}};
-  std::vector<int> owners{-2};  // -2 signals, -1 core, else a rank; control and pidfd of each
+  std::vector<int> owners{-2};  // -2 signals, -1 core, else a member; control and pidfd of each
   const auto watch = [&](ChildProcess& child, int owner) {
     // A line at its end would be readable for ever; poll passes over negative numbers.
     for (const int fd : {child.control().closed() ? -1 : child.control().descriptor(), child.pidfd()}) {
@@ -127,53 +158,37 @@ void Supervisor::wait_for_events() {
     }
   };
   if (core_) watch(*core_, -1);
-  for (std::uint32_t rank = 0; rank < settings_.ranks; ++rank)
-    if (ranks_[rank].process) watch(*ranks_[rank].process, static_cast<int>(rank));
-  if (::poll(items.data(), items.size(), 200) < 0 && errno != EINTR) return give_up(exit_internal, "poll failed");
+  for (std::uint32_t member = 0; member < members_.size(); ++member)
+    if (members_[member].process) watch(*members_[member].process, static_cast<int>(member));
+  if (::poll(items.data(), items.size(), watch_interval_ms) < 0 && errno != EINTR) return give_up(exit_internal, "poll failed");
 
   if (items[0].revents != 0) on_signal();
   // Words first, then deaths: the last thing a child said explains its end.
   for (std::size_t i = 1; i + 1 < items.size(); i += 2) {
     if (items[i].revents == 0) continue;
-    std::optional<ChildProcess>& child = owners[i] == -1 ? core_ : ranks_[static_cast<std::size_t>(owners[i])].process;
+    std::optional<ChildProcess>& child = owners[i] == -1 ? core_ : members_[static_cast<std::size_t>(owners[i])].process;
     while (child) {
       const auto message = child->control().receive(std::chrono::milliseconds(0));
       if (!message) break;
-      owners[i] == -1 ? on_core_message(*message) : on_rank_message(static_cast<std::uint32_t>(owners[i]), *message);
+      owners[i] == -1 ? on_core_message(*message) : on_member_message(static_cast<std::uint32_t>(owners[i]), *message);
     }
   }
   for (std::size_t i = 1; i + 1 < items.size(); i += 2) {
     if (items[i + 1].revents == 0) continue;
-    owners[i] == -1 ? on_core_exit() : on_rank_exit(static_cast<std::uint32_t>(owners[i]));
+    owners[i] == -1 ? on_core_exit() : on_member_exit(static_cast<std::uint32_t>(owners[i]));
   }
+  // Once for all that died in this round: whoever is dead is in no layout that is announced.
+  if (epoch_due_ && !exit_code_) new_epoch();
+  watch_ranks();
+  watch_core();
   watch_joining();
-  if (draining_ && Clock::now() > drain_until_ && !exit_code_) exit_code_ = exit_ok;
-}
-
-// An epoch that does not become complete is announced again, with more patience each time: a rank may have answered over a connection that was about
-// to end. CAF's connect has no deadline that can be relied on, so a rank that reads its line and still does not join is started again.
-void Supervisor::watch_joining() {
-  if (core_port_.empty() || exit_code_ || ready_epoch_ == epoch_) return;
-  Clock::time_point since = epoch_began_;
-  for (const Rank& rank : ranks_) {
-    if (!rank.process || !rank.loaded) return;
-    since = std::max(since, *rank.loaded);
-  }
-  const bool somebody_missing = std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) { return rank.joined != epoch_; });
-  // A rank may be in the middle of its TLS handshake on a machine that is busy; that is not yet a reason to kill it.
-  if (Clock::now() - since < (somebody_missing ? 5 * join_patience_ : join_patience_)) return;
-  join_patience_ = std::min(join_patience_ * 2, std::chrono::milliseconds(30'000));
-  bool killed = false;
-  for (std::uint32_t r = 0; r < settings_.ranks; ++r) {
-    if (ranks_[r].joined == epoch_) continue;
-    log(LogLevel::error, "rank_did_not_join", {{"rank", r}, {"epoch", epoch_}});
-    ranks_[r].process->signal(SIGKILL);
-    ranks_[r].loaded.reset();
-    killed = true;
-  }
-  if (killed) return;  // its death announces the next epoch
-  log(LogLevel::warning, "epoch_incomplete", {{"epoch", epoch_}});
-  new_epoch();
+  restart_released();
+  grow();
+  tell_members();
+  if (faults_) faults_->serve([this](const FaultOrder& fault, std::uint64_t id) { return order(fault, id); });
+  // Clients of a core that died meanwhile may not have come back yet for the ends of their streams.
+  const auto now = Clock::now();
+  if (draining_ && (now > drain_until_ || (drained_ && now > stay_until_)) && !exit_code_) exit_code_ = exit_ok;
 }
 
 void Supervisor::on_signal() {
@@ -197,27 +212,52 @@ void Supervisor::on_core_message(const ControlMessage& message) {
     metrics_ = words[2] == "-" ? "" : words[2];
   } else if (words[0] == "published" && words.size() >= 2) {
     core_port_ = words[1];
+    if (draining_) core_->control().send("drain");  // what the core before this one was told
+    members_told_.clear();
+    events_told_ = 0;
+    tell_events();
     new_epoch();
   } else if (words[0] == "ready" && words.size() >= 2) {
-    log(LogLevel::info, "ready", {{"epoch", words[1]}, {"endpoint", endpoint_}});
-    ready_epoch_ = std::stoull(words[1]);
-    join_patience_ = std::chrono::milliseconds(1000);
+    on_epoch_ready(std::stoull(words[1]));
     if (announced_) return;
     announced_ = true;
-    if (auto status = announce(settings_, endpoint_, metrics_); !status) give_up(exit_code_of(status.error().code), status.error().message);
+    if (auto status = announce(settings_, endpoint_, metrics_, faults_ ? faults_->path() : ""); !status)
+      give_up(exit_code_of(status.error().code), status.error().message);
   } else if (words[0] == "stuck" && words.size() >= 3) {
-    on_stuck(std::stoull(words[1]), words[2]);
+    std::string why;
+    for (std::size_t i = 3; i < words.size(); ++i) why += (i == 3 ? "" : " ") + words[i];
+    on_stuck(std::stoull(words[1]), words[2], why);
+  } else if (words[0] == "resumed") {
+    tell_recovery(message);
+  } else if (words[0] == "armed" || words[0] == "unarmed") {
+    answer_order(message);
+  } else if (words[0] == "core_recovered" && words.size() >= 3) {
+    monitoring::ServerEvent event{"core_recovered", std::nullopt, "", "", 0};
+    event.total_seconds = std::stod(words[1]);
+    event.streams = std::stoull(words[2]);
+    note(std::move(event));
   } else if (words[0] == "drained") {
-    exit_code_ = exit_ok;
+    drained_ = true;
   }
 }
 
-void Supervisor::on_rank_message(std::uint32_t rank, const ControlMessage& message) {
-  if (message.words[0] == "failed") return on_failed("rank " + std::to_string(rank), message);
-  if (message.words[0] == "loaded") ranks_[rank].loaded = Clock::now();
-  if (message.words[0] == "joined" && message.words.size() >= 2) ranks_[rank].joined = std::stoull(message.words[1]);
+void Supervisor::on_member_message(std::uint32_t member, const ControlMessage& message) {
+  Member& from = members_[member];
+  const auto& words = message.words;
+  if (words[0] == "failed") return on_failed(name_of_member(member), message);
+  if (words[0] == "building") {
+    from.loaded.reset();
+    membership_->building(member);
+  }
+  if (words[0] == "loaded") {
+    from.loaded = Clock::now();
+    membership_->loaded(member);
+    if (membership_->current().rank_of(member)) recovery_.loaded(*from.loaded);
+  }
+  if (words[0] == "armed" || words[0] == "unarmed") answer_order(message);
+  if (words[0] == "joined" && words.size() >= 2) from.joined = std::stoull(words[1]);
   // The rank lives but could not reach the core. If the core is gone its restart announces the next epoch; if not, only a new try helps.
-  if (message.words[0] == "unjoined" && message.words.size() >= 2 && message.words[1] == std::to_string(epoch_) && core_) new_epoch();
+  if (words[0] == "unjoined" && words.size() >= 2 && words[1] == std::to_string(epoch_) && core_) new_epoch();
 }
 
 void Supervisor::on_failed(const std::string& who, const ControlMessage& message) {
@@ -229,54 +269,56 @@ void Supervisor::on_failed(const std::string& who, const ControlMessage& message
   if (!announced_) give_up(message.words.size() > 1 ? std::stoi(message.words[1]) : exit_internal, why);
 }
 
-void Supervisor::on_stuck(std::uint64_t epoch, const std::string& ranks) {
+void Supervisor::on_stuck(std::uint64_t epoch, const std::string& ranks, const std::string& why) {
   if (epoch != epoch_) return;
-  if (ranks == "-") return new_epoch();
-  // Their deaths, not this message, start the new epoch.
-  std::istringstream list(ranks);
-  for (std::string item; std::getline(list, item, ',');) {
-    const auto rank = static_cast<std::uint32_t>(std::stoul(item));
-    if (rank >= ranks_.size() || !ranks_[rank].process) continue;
-    log(LogLevel::error, "rank_frozen", {{"rank", rank}, {"epoch", epoch}});
-    ranks_[rank].process->signal(SIGKILL);
+  // A connection ends a little before the process at its other end does. Only where nobody dies is it a fault of its own.
+  if (ranks == "-") {
+    if (!stall_) stall_ = Stall{epoch, why, Clock::now()};
+    return;
   }
+  // Their deaths, not this message, start the new epoch.
+  const std::vector<std::uint32_t>& members = membership_->current().members;
+  std::istringstream list(ranks);
+  for (std::string item; std::getline(list, item, ',');)
+    if (const auto rank = std::stoul(item); rank < members.size()) condemn(members[rank], "frozen", why, last_sign_of(members[rank]));
 }
 
 void Supervisor::on_core_exit() {
+  const std::uint64_t noticed = monotonic_ns();
   const ChildExit exit = core_->reap();
+  const std::string how = core_verdict_ ? *core_verdict_ + ", " + to_string(exit) : to_string(exit);
   core_.reset();
   core_port_.clear();
   if (exit_code_) return;
-  log(LogLevel::error, "core_died", {{"how", to_string(exit)}, {"epoch", epoch_}});
-  if (draining_) {
+  log(LogLevel::error, "core_died", {{"how", how}, {"epoch", epoch_}});
+  note({"core_died", std::nullopt, core_verdict_ ? "frozen" : "exit", how, epoch_});
+  drained_ = false;
+  stay_until_ = Clock::now() + client_return;
+  if (token_log_) TokenLog::note_core_death(token_log_.get(), ++core_deaths_, noticed);
+  if (draining_ && !token_log_) {
     exit_code_ = exit_failed;
     return;
   }
   if (segment_) segment_->abort();
-  if (!may_restart()) return;
+  if (!may_restart_core()) return;
   if (auto status = start_core(); !status) give_up(exit_code_of(status.error().code), status.error().message);
 }
 
-void Supervisor::on_rank_exit(std::uint32_t rank) {
-  const ChildExit exit = ranks_[rank].process->reap();
-  ranks_[rank].process.reset();
-  if (exit_code_) return;
-  log(LogLevel::error, "rank_died", {{"rank", rank}, {"how", to_string(exit)}, {"epoch", epoch_}});
-  if (segment_) segment_->abort();
-  if (core_) core_->control().send("lost " + std::to_string(epoch_) + " " + std::to_string(rank) + " exit");
-  if (!may_restart()) return;
-  if (auto status = start_rank(rank); !status) return give_up(exit_code_of(status.error().code), status.error().message);
-  new_epoch();
-}
-
-bool Supervisor::may_restart() {
+// Two bounds: so many deaths a minute, and as many in a row without serving in between, however long each took. So nothing is started for ever that
+// cannot live. (Ranks have theirs in membership.hpp.)
+bool Supervisor::may_restart_core() {
   const auto now = Clock::now();
   deaths_.push_back(now);
+  ++deaths_since_ready_;
   while (!deaths_.empty() && now - deaths_.front() > storm_window) deaths_.pop_front();
-  if (deaths_.size() <= settings_.restarts_max) return true;
-  give_up(exit_rank_lost, std::to_string(deaths_.size()) + " processes died within a minute, which is more than --restarts-max " +
-                              std::to_string(settings_.restarts_max) + "; see the log lines above for the causes");
-  return false;
+  const std::string limit =
+      ", which is more than --restarts-max " + std::to_string(settings_.restarts_max) + ": see the log lines above for the causes";
+  if (deaths_.size() > settings_.restarts_max) {
+    give_up(exit_rank_lost, "the core died " + std::to_string(deaths_.size()) + " times within a minute" + limit);
+  } else if (deaths_since_ready_ > settings_.restarts_max) {
+    give_up(exit_rank_lost, "the core died " + std::to_string(deaths_since_ready_) + " times in a row without serving in between" + limit);
+  }
+  return !exit_code_;
 }
 
 void Supervisor::give_up(int code, const std::string& why) {
@@ -293,13 +335,15 @@ void Supervisor::shut_down() {
     core_.reset();
   }
   if (segment_) segment_->abort();
-  for (Rank& rank : ranks_)
-    if (rank.process) rank.process->control().send("stop");
-  for (Rank& rank : ranks_) {
-    if (!rank.process) continue;
-    if (!readable_within(rank.process->pidfd(), rank_stop_wait)) rank.process->signal(SIGKILL);
-    rank.process->reap();
-    rank.process.reset();
+  for (Member& member : members_)
+    if (member.process) member.process->control().send("stop");
+  const auto deadline = Clock::now() + rank_stop_wait;  // of all together: they were told at the same time
+  for (Member& member : members_) {
+    if (!member.process) continue;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    if (!readable_within(member.process->pidfd(), std::max(left, std::chrono::milliseconds(0)))) member.process->signal(SIGKILL);
+    member.process->reap();
+    member.process.reset();
   }
   if (!settings_.ready_file.empty()) ::unlink(settings_.ready_file.c_str());
 }

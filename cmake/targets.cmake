@@ -14,6 +14,7 @@ function(althing_runner name)
   cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE althing_options ${arg_LINK})
+  set_property(GLOBAL APPEND PROPERTY althing_programs ${name})
 endfunction()
 
 # althing_unit_tests(FOLDER LINK targets…) makes build/<preset>/tests/FOLDER_tests of tests/FOLDER/*_test.cpp.
@@ -28,5 +29,7 @@ function(althing_unit_tests folder)
   # Two thirds of a test's compile time is reading these headers. Only tests are built so: the product's own files prove that each header stands alone.
   target_precompile_headers(${folder}_tests PRIVATE <gtest/gtest.h> <gmock/gmock.h> <algorithm> <functional> <map> <memory> <optional> <string> <variant> <vector>)
   target_compile_definitions(${folder}_tests PRIVATE ALTHING_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  althing_compile_fast(${folder}_tests)
   add_test(NAME ${folder}_tests COMMAND ${folder}_tests)
+  set_property(GLOBAL APPEND PROPERTY althing_programs ${folder}_tests)
 endfunction()

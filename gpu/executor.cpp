@@ -34,6 +34,10 @@ Status check_gpu(std::uint32_t gpu) {
 Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const Model> model, const ExecutorConfig& config) {
   if (model == nullptr) return Error{ErrorCode::invalid_argument, "an executor needs a model", "model"};
   if (config.device == Device::cuda) {
+    if (config.mirror != nullptr)
+      return Error{ErrorCode::unsupported, "the CUDA backend does not copy KV pages yet: set --kv-mirror-mib to 0", "kv-mirror-mib"};
+    if (!config.control.off())
+      return Error{ErrorCode::unsupported, "the CUDA backend gives tokens the experts they choose; use --device cpu for expert control", "control"};
     if (auto status = check_gpu(config.gpu); !status) return status.error();
     return cuda::create_executor(std::move(model), config);
   }
@@ -54,6 +58,10 @@ Result<StepResult> Executor::run(const StepPlan& plan, Communicator& communicato
   submit(plan, std::shared_ptr<Communicator>(std::shared_ptr<void>(), &communicator),
          [answer](Result<StepResult> result) { answer->set_value(std::move(result)); });
   return future.get();
+}
+
+Status Executor::damage(RowIndex, Damage) {
+  return Error{ErrorCode::unsupported, "this backend cannot damage a row on purpose; use CPU ranks", "damage"};
 }
 
 }  // namespace althing::gpu

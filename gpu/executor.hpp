@@ -12,8 +12,11 @@
 
 #include "gpu/comm/communicator.hpp"
 #include "gpu/decoder_spec.hpp"
+#include "gpu/expert_control.hpp"
+#include "gpu/mirror_memory.hpp"
 #include "gpu/models/gpt_oss.hpp"
 #include "scheduler/vocabulary/errors.hpp"
+#include "scheduler/vocabulary/events.hpp"
 #include "scheduler/vocabulary/kv_layout.hpp"
 #include "scheduler/vocabulary/limits.hpp"
 #include "scheduler/vocabulary/placement.hpp"
@@ -47,8 +50,12 @@ struct ExecutorConfig {
   Limits limits;
   std::uint32_t threads = 1;  // CPU backend
   Device device = Device::cpu;
-  DenseFormat dense = DenseFormat::bf16;  // CUDA backend
-  std::uint32_t gpu = 0;                  // CUDA backend: which one, as the runtime counts those that this process sees
+  DenseFormat dense = DenseFormat::bf16;   // CUDA backend
+  std::uint32_t gpu = 0;                   // CUDA backend: which one, as the runtime counts those that this process sees
+  bool whole_steps = false;                // CUDA backend: a decode step of one token runs as one kernel where it can. No result depends on it
+  ExpertControl control{};                 // CPU backend; the same on every rank
+  std::shared_ptr<MirrorMemory> mirror{};  // CPU backend: where full pages are copied to; null: nowhere
+  bool count_steps = true;                 // CPU backend: StepResult::counts, for all ranks; one rank of a world is enough
 };
 
 // What others may watch. `progress` is for liveness; the rest is for tests and traces, and a backend may leave it out where it says so.
@@ -79,6 +86,20 @@ struct ExecutorMemory {
   std::uint64_t device_free_bytes = 0;  // … and free once everything above was taken
 };
 
+// Cumulative since creation, of this rank's pages.
+struct MirrorCounts {
+  std::uint64_t copied = 0;
+  std::uint64_t skipped = 0;   // not copied: the page had got another owner, held NaN, or too many were waiting
+  std::uint64_t restored = 0;  // fetched back
+  std::uint64_t missing = 0;   // wanted back and not there
+  std::uint64_t corrupt = 0;   // wanted back, and the checksum was wrong
+
+  friend bool operator==(const MirrorCounts&, const MirrorCounts&) = default;
+};
+
+// What Executor::damage turns into NaN: the KV page that a row wrote last, or what the row's next step begins with.
+enum class Damage : std::uint8_t { kv_page, activations };
+
 class Executor {
  public:
   // How a step ended. Errors: unavailable (the communicator was aborted or timed out: the epoch is over), invalid_argument (a plan that does not
@@ -87,7 +108,8 @@ class Executor {
   using Done = std::function<void(Result<StepResult>)>;
 
   // REQUIRES: config.placement comes from scheduler::place for this model.
-  // Errors: unsupported (config.device is not in this build or on this machine, or cannot run this model); too_large (memory).
+  // Errors: unsupported (config.device is not in this build or on this machine, cannot run this model, or has no mirror or
+  // expert control); invalid_argument (config.control); too_large (memory).
   static Result<std::unique_ptr<Executor>> create(std::shared_ptr<const Model> model, const ExecutorConfig& config);
   // Steps in flight end first: every `done` has been called when this returns. REQUIRES: not called from within a `done`.
   virtual ~Executor() = default;
@@ -103,10 +125,27 @@ class Executor {
   // Submits and waits. REQUIRES: no step is in flight.
   Result<StepResult> run(const StepPlan& plan, Communicator& communicator);
 
+  // Breaks a row on purpose, so that tests can see what happens then; the shard of this rank only. Errors: unsupported (this backend cannot),
+  // invalid_argument (the row has nothing of that kind). REQUIRES: no step is in flight, and the thread that submits calls it.
+  virtual Status damage(RowIndex row, Damage what);
+
+  // An epoch gives this rank its place, and the mirror of that place with it: before this, other processes may be using the mirror for another grid.
+  // Returns what it holds now, ascending, once copies that are under way are made. REQUIRES: no step is in flight; called before the epoch's first.
+  virtual std::vector<MirroredPage> take_mirror() { return {}; }
+  // The secret of its keys.
+  virtual PageKey mirror_seed() const { return {}; }
+  // Any thread.
+  virtual MirrorCounts mirror_counts() const { return {}; }
+
   // REQUIRES: no step is in flight.
   virtual void observe(Observer observer) = 0;
   // Any thread, at any time; a step in flight may be in it in part.
   virtual ExpertCounts expert_counts() const = 0;
+  // Whether results carry counts (of the rank that is told to make them). Where they do not, expert_counts() of every rank must be asked for now and
+  // then, and what a rank counted between the last time and its death is lost.
+  virtual bool counts_steps() const { return false; }
+  // By layer, of all ranks' tokens (every rank decides alike); all zero while control is off. Any thread.
+  virtual std::vector<ControlCounts> control_counts() const { return {}; }
   virtual ExecutorMemory memory() const = 0;
 };
 

@@ -31,6 +31,8 @@ Result<RowTable::Staged> RowTable::check(const StepPlan& plan) const {
   if (auto s = check_base(plan); !s) return s.error();
   if (auto s = stage_rows(plan, staged); !s) return s.error();
   if (auto s = stage_pages(plan, staged); !s) return s.error();
+  if (auto s = check_scrub(plan); !s) return s.error();
+  if (auto s = check_mirror(plan, staged); !s) return s.error();
   if (auto s = check_work(plan, staged); !s) return s.error();
   if (auto s = check_written_pages(plan, staged); !s) return s.error();
   return staged;
@@ -75,11 +77,15 @@ Status RowTable::stage_rows(const StepPlan& plan, Staged& staged) const {
     if (!in_range(setup.row)) return refuse("set", "row " + text(setup.row.value) + " does not exist, there are " + text(bounds_.rows_max));
     if (const RowState& old = staged_row(staged, setup.row); old.occupied)
       return refuse("set", "row " + text(setup.row.value) + " is still held by request " + text(old.request.value));
+    if (setup.dp_group.value >= bounds_.dp_groups)
+      return refuse("set",
+                    "row " + text(setup.row.value) + " is of DP group " + text(setup.dp_group.value) + ", there are " + text(bounds_.dp_groups));
     if (auto s = check_sampling(setup.sampling); !s) return s;
     RowState row;
     row.occupied = true;
     row.request = setup.request;
     row.sampling = setup.sampling;
+    row.dp_group = setup.dp_group;
     row.pages.resize(bounds_.kv.groups.size());
     staged.rows[setup.row.value] = std::move(row);
   }
@@ -111,6 +117,55 @@ Status RowTable::stage_pages(const StepPlan& plan, Staged& staged) const {
     table.resize(grant.first, no_page);
     table.insert(table.end(), grant.pages.begin(), grant.pages.end());
   }
+  return Ok{};
+}
+
+Status RowTable::check_scrub(const StepPlan& plan) const {
+  for (const LeftPage& left : plan.scrub) {
+    if (left.dp_group.value >= bounds_.dp_groups)
+      return refuse("scrub", "a page of DP group " + text(left.dp_group.value) + " is to be scrubbed, there are " + text(bounds_.dp_groups));
+    if (left.page.value >= bounds_.kv.page_count)
+      return refuse("scrub", "page " + text(left.page.value) + " is to be scrubbed, there are " + text(bounds_.kv.page_count));
+  }
+  return Ok{};
+}
+
+// A restored page is one that the plan grants, so that nobody else reads or writes it, and its row computes nothing before it is known to be whole.
+Status RowTable::check_mirror(const StepPlan& plan, const Staged& staged) const {
+  for (const SlotOfGroup& place : plan.forget)
+    if (auto s = check_slot(place); !s) return s;
+  for (const MirrorPage& page : plan.mirror)
+    if (auto s = check_mirror_page("mirror", page); !s) return s;
+  std::vector<std::tuple<DpGroup, std::uint32_t, PageId>> granted;
+  if (!plan.restore.empty())
+    for (const PageGrant& grant : plan.pages) {
+      const auto works = [&](const RowWork& work) { return work.row == grant.row; };
+      if (std::any_of(plan.work.begin(), plan.work.end(), works)) continue;
+      for (const PageId page : grant.pages) granted.emplace_back(staged_row(staged, grant.row).dp_group, grant.group, page);
+    }
+  std::sort(granted.begin(), granted.end());
+  for (const MirrorPage& page : plan.restore) {
+    if (auto s = check_mirror_page("restore", page); !s) return s;
+    if (!std::binary_search(granted.begin(), granted.end(), std::tuple{page.dp_group, page.group, page.page}))
+      return refuse("restore", "page " + text(page.page.value) + " is to be restored, and the plan grants it to no row that is idle in this step");
+  }
+  return Ok{};
+}
+
+Status RowTable::check_slot(const SlotOfGroup& place) const {
+  if (place.dp_group.value >= bounds_.dp_groups)
+    return refuse("mirror", "a mirror slot of DP group " + text(place.dp_group.value) + " is named, there are " + text(bounds_.dp_groups));
+  if (place.slot.value >= bounds_.mirror_slots)
+    return refuse("mirror", "mirror slot " + text(place.slot.value) + " does not exist, there are " + text(bounds_.mirror_slots));
+  return Ok{};
+}
+
+Status RowTable::check_mirror_page(const char* field, const MirrorPage& page) const {
+  if (auto s = check_slot({page.dp_group, page.slot}); !s) return s;
+  if (page.group >= bounds_.kv.groups.size())
+    return refuse(field, "group " + text(page.group) + " does not exist, there are " + text(bounds_.kv.groups.size()));
+  if (page.page.value >= bounds_.kv.page_count)
+    return refuse(field, "page " + text(page.page.value) + " does not exist, there are " + text(bounds_.kv.page_count));
   return Ok{};
 }
 
@@ -162,20 +217,22 @@ Status RowTable::check_item(const RowWork& work, const RowState& row) const {
 
 // Two writers of one page would corrupt each other silently.
 Status RowTable::check_written_pages(const StepPlan& plan, const Staged& staged) const {
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> written;  // page, row
+  std::vector<std::tuple<DpGroup, std::uint32_t, std::uint32_t>> written;  // whose pool, page, row
   for (const RowWork& work : plan.work) {
     const RowState& row = staged_row(staged, work.row);
     for (std::size_t g = 0; g < bounds_.kv.groups.size(); ++g) {
       const std::uint32_t size = bounds_.kv.groups[g].tokens_per_page;
       for (std::uint32_t page = work.start / size; page <= (work.start + work.count - 1) / size; ++page)
-        written.emplace_back(row.pages[g][page].value, work.row.value);
+        written.emplace_back(row.dp_group, row.pages[g][page].value, work.row.value);
     }
   }
   std::sort(written.begin(), written.end());
-  for (std::size_t i = 1; i < written.size(); ++i)
-    if (written[i].first == written[i - 1].first)
-      return refuse("pages", "page " + text(written[i].first) + " is written twice, by row " + text(written[i - 1].second) + " and row " +
-                                 text(written[i].second));
+  for (std::size_t i = 1; i < written.size(); ++i) {
+    const auto [before_group, before_page, before_row] = written[i - 1];
+    const auto [group, page, row] = written[i];
+    if (group == before_group && page == before_page)
+      return refuse("pages", "page " + text(page) + " is written twice, by row " + text(before_row) + " and row " + text(row));
+  }
   return Ok{};
 }
 

@@ -1,5 +1,6 @@
 // What a rank remembers between steps: which request holds which row, its sampling, its page tables and its last draw. A plan is checked whole
-// against these before anything changes, so a refused plan leaves no trace. Page tables are names only; memory belongs to the backend.
+// against these before anything changes, so a refused plan leaves no trace. Page tables are names only; memory belongs to the backend. Rows of all DP
+// groups are here, on every rank alike: ranks must refuse the same plans, and all of them draw.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@ struct RowState {
   bool occupied = false;
   RequestId request;
   SamplingParameters sampling;
+  DpGroup dp_group{};
   std::vector<std::vector<PageId>> pages;  // by group; no_page where a window group never had one
   bool started = false;                    // has computed tokens on this rank
   std::uint32_t length = 0;                // positions below it are in the KV cache
@@ -35,6 +37,8 @@ class RowTable {
     std::uint32_t step_tokens_max = 0;
     std::uint32_t context_tokens_max = 0;
     std::uint32_t vocabulary = 0;
+    std::uint32_t dp_groups = 1;
+    std::uint32_t mirror_slots = 0;
   };
   // Rows as they will be, for the rows that the plan touches.
   struct Staged {
@@ -57,6 +61,10 @@ class RowTable {
   Status check_base(const StepPlan& plan) const;
   Status stage_rows(const StepPlan& plan, Staged& staged) const;
   Status stage_pages(const StepPlan& plan, Staged& staged) const;
+  Status check_scrub(const StepPlan& plan) const;
+  Status check_mirror(const StepPlan& plan, const Staged& staged) const;
+  Status check_slot(const SlotOfGroup& place) const;
+  Status check_mirror_page(const char* field, const MirrorPage& page) const;
   Status check_work(const StepPlan& plan, const Staged& staged) const;
   Status check_item(const RowWork& work, const RowState& row) const;
   Status check_written_pages(const StepPlan& plan, const Staged& staged) const;

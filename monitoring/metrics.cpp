@@ -16,9 +16,8 @@
 #include <cmath>
 #include <mutex>
 #include <sstream>
+#include <utility>
 #include <vector>
-
-#include "monitoring/expert_load.hpp"
 
 namespace althing::monitoring {
 namespace {
@@ -30,17 +29,25 @@ using prometheus::Registry;
 using Clock = std::chrono::steady_clock;
 using Bounds = Histogram::BucketBoundaries;
 
-constexpr std::size_t state_count = 4;
-constexpr std::array<std::string_view, state_count> state_names = {"starting", "ready", "recovering", "draining"};
+constexpr std::size_t state_count = 5;
 constexpr std::size_t outcome_count = 4;  // of FinishReason
-constexpr std::array<std::string_view, 4> failure_causes = {"exit", "frozen", "error", "other"};
+constexpr std::array<std::string_view, 5> failure_causes = {"exit", "frozen", "stuck", "error", "other"};
+constexpr std::array<std::string_view, 8> recoveries_by = {"respawn", "spare", "replica", "shrink", "grow", "start", "epoch", "other"};
+constexpr std::array<std::string_view, 6> fault_causes = {"exit", "frozen", "stuck", "stalled", "error", "other"};
+constexpr std::array<std::string_view, 6> phase_names = {"detect", "agree", "weights", "join", "recompute", "resume"};
+constexpr std::array<std::string_view, 6> mirror_fates = {"copied", "skipped", "restored", "missing", "corrupt", "no_room"};
+constexpr std::size_t mirror_rank_fates = 5;  // those that ranks count
 constexpr std::size_t model_name_max = 64;
+constexpr std::array<std::string_view, 2> page_paths = {"/metrics", "/metrics/experts"};
+
+double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
 // At most 13 bounds each: with +Inf that makes 14 buckets.
 Bounds request_bounds() { return {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}; }
 Bounds first_token_bounds() { return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60}; }
 Bounds token_bounds() { return {0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.5, 2}; }
 Bounds recovery_bounds() { return {0.05, 0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 30, 60}; }
+Bounds phase_bounds() { return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10}; }
 Bounds event_bounds() { return {1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 1e-2}; }
 
 Counter& counter(Registry& registry, const char* name, const char* help) {
@@ -80,8 +87,48 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+void register_build_info(Registry& registry, const MetricsConfig& config) {
+  auto& family = prometheus::BuildGauge().Name("althing_build_info").Help("1, with what runs here as labels.").Register(registry);
+  family.Add({{"version", printable(config.version)}, {"model", printable(config.model)}}).Set(1);
+}
+
+// The registry gives counters first, then gauges, then histograms, and the series of a family as its hash table has them: an order that another build
+// would change. Two scrapes of anything are lines in the same order.
+void sort_by_name(std::vector<prometheus::MetricFamily>& families) {
+  const auto labels = [](const prometheus::ClientMetric& metric) {
+    // Numbers (ranks, layers) by value: a shorter text first, as they have no leading zeros.
+    std::vector<std::pair<std::size_t, std::string_view>> key;
+    for (const auto& label : metric.label)
+      key.emplace_back(label.value.find_first_not_of("0123456789") == std::string::npos ? label.value.size() : 0, label.value);
+    return key;
+  };
+  std::sort(families.begin(), families.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  for (prometheus::MetricFamily& family : families)
+    std::sort(family.metric.begin(), family.metric.end(), [&](const auto& a, const auto& b) { return labels(a) < labels(b); });
+}
+
 std::size_t series_of(const prometheus::ClientMetric& metric, prometheus::MetricType type) {
   return type == prometheus::MetricType::Histogram ? metric.histogram.bucket.size() + 2 : 1;  // and _sum and _count
+}
+
+std::uint64_t whole(const Counter& counter) { return static_cast<std::uint64_t>(counter.Value()); }
+
+BucketCounts buckets_of(const Histogram& histogram) {
+  BucketCounts counts;
+  for (const auto& bucket : histogram.Collect().histogram.bucket) {
+    if (std::isfinite(bucket.upper_bound)) counts.bounds.push_back(bucket.upper_bound);
+    counts.cumulative.push_back(bucket.cumulative_count);
+  }
+  return counts;
+}
+
+// One a pair, row by row.
+std::vector<Counter*> fault_counters(prometheus::Registry& registry) {
+  auto& family = prometheus::BuildCounter().Name("althing_faults_total").Help("Faults recovered from.").Register(registry);
+  std::vector<Counter*> all;
+  for (const std::string_view cause : fault_causes)
+    for (const std::string_view by : recoveries_by) all.push_back(&family.Add({{"cause", std::string(cause)}, {"recovered_by", std::string(by)}}));
+  return all;
 }
 
 }  // namespace
@@ -90,9 +137,8 @@ struct Metrics::State {
   explicit State(const MetricsConfig& config);
   bool seconds_ok(double seconds);
   void observe(Histogram& target, double seconds);
-  void publish_expert_load();
 
-  const std::uint32_t ranks, layers;
+  const std::uint32_t ranks;
   Registry registry;
 
   // Requests.
@@ -111,25 +157,32 @@ struct Metrics::State {
   Gauge& epoch;
   Counter& recoveries;
   Histogram& recovery;
-  // Experts.
-  std::vector<Counter*> layer_rank_tokens;  // (layers, ranks)
-  std::vector<Gauge*> imbalance, idle;      // by layer
-  // The edge and the cost of this page.
+  Counter& core_restarts;
+  Histogram& core_recovery;
+  std::vector<Counter*> faults;  // by fault_causes and recoveries_by
+  Gauge &spares, &quarantined, &degraded;
+  std::vector<Histogram*> recovery_phase;  // by phase_names
+  // The KV mirror.
+  std::vector<Counter*> mirror_pages;  // by mirror_fates
+  Gauge& mirror_bytes;
+  Counter &tokens_restored, &tokens_recomputed;
+  // The edge and the cost of the pages.
   std::vector<Counter*> frames_refused;  // by ErrorCode
-  Gauge &sessions, &series, &scrape_seconds;
+  Gauge& sessions;
+  std::vector<Gauge*> series, scrape_seconds;  // by page_paths
   Counter& reports_refused;
 
   // Guards what follows, and makes a state change or a report one event for a scrape: it never sees two states or half a report.
   mutable std::mutex mutex;
   ServerState state = ServerState::starting;
   Clock::time_point recovering_since;
-  ExpertLoad experts;
-  std::vector<bool> up, reported;  // by rank
+  std::vector<std::array<std::uint64_t, mirror_rank_fates>> mirrored;  // by rank, as last heard
+
+  ExpertMonitor experts;  // has a lock of its own
 };
 
 Metrics::State::State(const MetricsConfig& config)
     : ranks(config.ranks),
-      layers(config.layers),
       accepted(counter(registry, "althing_requests_accepted_total", "Requests admitted; each ends once in althing_requests_total.")),
       prompt_tokens(counter(registry, "althing_prompt_tokens_total", "Prompt tokens of accepted requests.")),
       generation_tokens(counter(registry, "althing_generation_tokens_total", "Tokens generated.")),
@@ -143,14 +196,15 @@ Metrics::State::State(const MetricsConfig& config)
       queue(histogram(registry, "althing_queue_seconds", "From accepted to the first step that held the request.", first_token_bounds())),
       step(histogram(registry, "althing_step_seconds", "One engine step, from plan to result.", token_bounds())),
       scheduler_event(histogram(registry, "althing_scheduler_event_seconds", "Time the scheduler core took for one event.", event_bounds())),
-      step_tokens(counter(registry, "althing_step_tokens_total", "Tokens computed by engine steps, prompt and generated.")),
+      step_tokens(counter(registry, "althing_step_tokens_total",
+                          "Tokens computed by accepted engine steps, prompt and generated; tokens computed again count again.")),
       running(gauge(registry, "althing_requests_running", "Requests that hold a row of the batch.")),
       waiting(gauge(registry, "althing_requests_waiting", "Accepted requests without a row.")),
       kv_blocks(gauge(registry, "althing_kv_blocks", "Pages in the KV pool.")),
       kv_blocks_used(gauge(registry, "althing_kv_blocks_used", "Pages of the KV pool in use.")),
       preemptions(counter(registry, "althing_preemptions_total", "Times a running request gave its pages back and waited again.")),
       states(gauges(registry, "althing_state", "1 for the state the server is in, 0 for the others.", "state", state_count,
-                    [](std::size_t i) { return state_names[i]; })),
+                    [](std::size_t i) { return name_of(static_cast<ServerState>(i)); })),
       rank_up(gauges(registry, "althing_rank_up", "1 while the rank is a member.", "rank", ranks, number_name)),
       last_step(gauges(registry, "althing_last_step_timestamp_seconds", "Unix time of the rank's last step.", "rank", ranks, number_name)),
       rank_failures(counters(registry, "althing_rank_failures_total", "Ranks lost.", "cause", failure_causes.size(),
@@ -158,33 +212,38 @@ Metrics::State::State(const MetricsConfig& config)
       epoch(gauge(registry, "althing_membership_epoch", "Number of the current membership of ranks.")),
       recoveries(counter(registry, "althing_recoveries_total", "Times serving resumed after ranks were lost.")),
       recovery(histogram(registry, "althing_recovery_seconds", "From the loss of a rank to serving again.", recovery_bounds())),
-      imbalance(gauges(registry, "althing_expert_imbalance_ratio", "Largest over mean tokens per expert in the recent window; 0 before any token.",
-                       "layer", layers, number_name)),
-      idle(gauges(registry, "althing_expert_idle", "Experts without a token in the recent window.", "layer", layers, number_name)),
+      core_restarts(counter(registry, "althing_core_restarts_total", "Times the core process died and was started again.")),
+      core_recovery(
+          histogram(registry, "althing_core_recovery_seconds", "From a core's death to the next token of a stream that it left.", recovery_bounds())),
+      faults(fault_counters(registry)),
+      spares(gauge(registry, "althing_spares", "Loaded processes that can take a lost rank's place at once.")),
+      quarantined(gauge(registry, "althing_quarantined", "Ranks left out for a while because they died too often.")),
+      degraded(gauge(registry, "althing_degraded", "1 while fewer ranks serve than were asked for.")),
+      mirror_pages(counters(registry, "althing_kv_mirror_pages_total", "KV pages and their copies, summed over ranks.", "fate", mirror_fates.size(),
+                            [](std::size_t i) { return mirror_fates[i]; })),
+      mirror_bytes(gauge(registry, "althing_kv_mirror_bytes", "Bytes of KV pages in the mirrors of all ranks.")),
+      tokens_restored(counter(registry, "althing_kv_restored_tokens_total", "Tokens whose lost KV came back from the mirror.")),
+      tokens_recomputed(counter(registry, "althing_kv_recomputed_tokens_total", "Tokens whose lost KV was computed again.")),
       frames_refused(counters(registry, "althing_frames_refused_total", "Client frames that were refused.", "reason", error_code_count, error_name)),
       sessions(gauge(registry, "althing_sessions", "Clients connected.")),
-      series(gauge(registry, "althing_series", "Series on this page.")),
-      scrape_seconds(gauge(registry, "althing_scrape_seconds", "Time the previous scrape of this page took.")),
+      series(gauges(registry, "althing_series", "Series on the page.", "path", page_paths.size(), [](std::size_t i) { return page_paths[i]; })),
+      scrape_seconds(gauges(registry, "althing_scrape_seconds", "Time the previous scrape of the page took.", "path", page_paths.size(),
+                            [](std::size_t i) { return page_paths[i]; })),
       reports_refused(counter(registry, "althing_reports_refused_total", "Numbers given to the metrics that could not be.")),
-      experts({config.ranks, config.layers, config.experts}),
-      up(ranks),
-      reported(ranks) {
-  prometheus::BuildGauge()
-      .Name("althing_build_info")
-      .Help("1, with what runs here as labels.")
-      .Register(registry)
-      .Add({{"version", printable(config.version)}, {"model", printable(config.model)}})
-      .Set(1);
-  auto& tokens =
-      prometheus::BuildCounter().Name("althing_layer_rank_tokens_total").Help("Tokens taken by the experts of a layer on a rank.").Register(registry);
-  for (std::uint32_t layer = 0; layer < layers; ++layer)
-    for (std::uint32_t rank = 0; rank < ranks; ++rank)
-      layer_rank_tokens.push_back(&tokens.Add({{"layer", std::to_string(layer)}, {"rank", std::to_string(rank)}}));
+      mirrored(ranks),
+      experts({{config.ranks, config.layers, config.experts, config.experts_per_token},
+               config.expert_capacity_factor,
+               config.expert_metrics,
+               config.expert_series_max}) {
+  register_build_info(registry, config);
+  auto& phases =
+      prometheus::BuildHistogram().Name("althing_recovery_phase_seconds").Help("What recoveries from faults consisted of.").Register(registry);
+  for (const std::string_view phase : phase_names) recovery_phase.push_back(&phases.Add({{"phase", std::string(phase)}}, phase_bounds()));
   states[static_cast<std::size_t>(state)]->Set(1);
-  std::size_t count = 0;
+  std::size_t count = experts.summary(now()).series;
   for (const auto& family : registry.Collect())
     for (const auto& metric : family.metric) count += series_of(metric, family.type);
-  series.Set(static_cast<double>(count));
+  series.front()->Set(static_cast<double>(count));
 }
 
 bool Metrics::State::seconds_ok(double seconds) {
@@ -197,26 +256,14 @@ void Metrics::State::observe(Histogram& target, double seconds) {
   if (seconds_ok(seconds)) target.Observe(seconds);
 }
 
-// REQUIRES: mutex is held. Waits until every member has reported, so that no rank's experts look idle only because another rank spoke first.
-void Metrics::State::publish_expert_load() {
-  for (std::uint32_t rank = 0; rank < ranks; ++rank)
-    if (up[rank] && !reported[rank]) return;
-  reported.assign(ranks, false);
-  for (std::uint32_t layer = 0; layer < layers; ++layer) {
-    const LayerLoad load = experts.load(layer);
-    imbalance[layer]->Set(load.imbalance);
-    idle[layer]->Set(load.experts_idle);
-  }
-}
-
 Metrics::Metrics(const MetricsConfig& config) : state_(std::make_unique<State>(config)) {}
 Metrics::~Metrics() = default;
 
-void Metrics::state(ServerState state) {
+void Metrics::state(ServerState state, bool grown) {
   const std::lock_guard lock(state_->mutex);
   if (state == state_->state) return;
   if (state == ServerState::recovering) state_->recovering_since = Clock::now();
-  if (state == ServerState::ready && state_->state == ServerState::recovering) {
+  if (state == ServerState::ready && state_->state == ServerState::recovering && !grown) {
     state_->recoveries.Increment();
     state_->recovery.Observe(std::chrono::duration<double>(Clock::now() - state_->recovering_since).count());
   }
@@ -263,20 +310,43 @@ void Metrics::scheduler(std::uint32_t running, std::uint32_t waiting, std::uint3
   if (preemptions_total > seen) state_->preemptions.Increment(static_cast<double>(preemptions_total - seen));
 }
 
+void Metrics::expert_layout(std::uint64_t epoch, ExpertPlaces places) {
+  if (!state_->experts.layout(epoch, std::move(places))) state_->reports_refused.Increment();
+}
+
+void Metrics::step_counts(std::string_view counts) {
+  if (!state_->experts.step(counts, now())) state_->reports_refused.Increment();
+}
+
 void Metrics::expert_tokens(std::uint32_t rank, std::span<const std::uint64_t> layer_major_tokens) {
+  if (!state_->experts.report(rank, layer_major_tokens, now())) state_->reports_refused.Increment();
+}
+
+void Metrics::mirror(const Mirror& mirror) {
   const std::lock_guard lock(state_->mutex);
-  const auto gained = state_->experts.report(rank, layer_major_tokens);
-  if (rank >= state_->ranks || gained.size() != state_->layers) return state_->reports_refused.Increment();
-  for (std::size_t layer = 0; layer < gained.size(); ++layer)
-    state_->layer_rank_tokens[layer * state_->ranks + rank]->Increment(static_cast<double>(gained[layer]));
-  state_->reported[rank] = true;
-  state_->publish_expert_load();
+  state_->mirror_bytes.Set(static_cast<double>(mirror.bytes_used));
+  const auto raise = [](Counter& counter, std::uint64_t total) {
+    const double gained = static_cast<double>(total) - counter.Value();
+    if (gained > 0) counter.Increment(gained);
+  };
+  raise(*state_->mirror_pages.back(), mirror.pages_unmirrored);
+  raise(state_->tokens_restored, mirror.tokens_restored);
+  raise(state_->tokens_recomputed, mirror.tokens_recomputed);
+}
+
+void Metrics::mirror_pages(std::uint32_t rank, std::span<const std::uint64_t> counts) {
+  if (rank >= state_->ranks || (!counts.empty() && counts.size() != mirror_rank_fates)) return state_->reports_refused.Increment();
+  const std::lock_guard lock(state_->mutex);
+  for (std::size_t fate = 0; fate < counts.size(); ++fate) {
+    std::uint64_t& seen = state_->mirrored[rank][fate];
+    state_->mirror_pages[fate]->Increment(static_cast<double>(counts[fate] >= seen ? counts[fate] - seen : counts[fate]));
+    seen = counts[fate];
+  }
 }
 
 void Metrics::rank_up(std::uint32_t rank, bool up) {
   if (rank >= state_->ranks) return state_->reports_refused.Increment();
-  const std::lock_guard lock(state_->mutex);
-  state_->up[rank] = up;
+  state_->experts.rank_up(rank, up);
   state_->rank_up[rank]->Set(up ? 1 : 0);
 }
 
@@ -286,9 +356,31 @@ void Metrics::rank_failed(std::uint32_t rank, std::string_view cause) {
   const auto known = std::find(failure_causes.begin(), failure_causes.end() - 1, cause);
   state_->rank_failures[static_cast<std::size_t>(known - failure_causes.begin())]->Increment();
   state_->experts.rank_lost(rank);
+  state_->mirrored[rank] = {};
+}
+
+void Metrics::membership(std::uint32_t spares, std::uint32_t quarantined, bool degraded) {
+  state_->spares.Set(spares);
+  state_->quarantined.Set(quarantined);
+  state_->degraded.Set(degraded ? 1 : 0);
+}
+
+void Metrics::fault(std::string_view cause, std::string_view recovered_by, std::span<const double> phase_seconds) {
+  if (phase_seconds.size() != phase_names.size()) return state_->reports_refused.Increment();
+  const std::lock_guard lock(state_->mutex);
+  const auto known = std::find(fault_causes.begin(), fault_causes.end() - 1, cause);
+  const auto by = std::find(recoveries_by.begin(), recoveries_by.end() - 1, recovered_by);
+  const auto row = static_cast<std::size_t>(known - fault_causes.begin());
+  state_->faults[row * recoveries_by.size() + static_cast<std::size_t>(by - recoveries_by.begin())]->Increment();
+  for (std::size_t phase = 0; phase < phase_names.size(); ++phase) state_->observe(*state_->recovery_phase[phase], phase_seconds[phase]);
 }
 
 void Metrics::epoch(std::uint64_t epoch) { state_->epoch.Set(static_cast<double>(epoch)); }
+void Metrics::core_restarts(std::uint64_t total) {
+  const double counted = state_->core_restarts.Value();
+  if (static_cast<double>(total) > counted) state_->core_restarts.Increment(static_cast<double>(total) - counted);
+}
+void Metrics::core_recovered(double seconds) { state_->observe(state_->core_recovery, seconds); }
 void Metrics::frame_refused(ErrorCode code) { state_->frames_refused[static_cast<std::size_t>(code)]->Increment(); }
 void Metrics::sessions(std::uint32_t open) { state_->sessions.Set(open); }
 
@@ -297,17 +389,58 @@ void Metrics::progress(std::uint32_t rank, double unix_seconds) {
   if (state_->seconds_ok(unix_seconds)) state_->last_step[rank]->Set(unix_seconds);
 }
 
+Traffic Metrics::traffic() const {
+  Traffic traffic;
+  traffic.prompt_tokens = whole(state_->prompt_tokens);
+  traffic.generated_tokens = whole(state_->generation_tokens);
+  for (const Counter* outcome : state_->finished) traffic.requests_ended += whole(*outcome);
+  traffic.first_token = buckets_of(state_->first_token);
+  traffic.inter_token = buckets_of(state_->inter_token);
+  return traffic;
+}
+
+Metrics::Members Metrics::members() const {
+  const auto number = [](const Gauge& gauge) { return static_cast<std::uint32_t>(gauge.Value()); };
+  return {number(state_->spares), number(state_->quarantined), number(state_->degraded) != 0};
+}
+
 std::string Metrics::scrape() const {
-  const Clock::time_point start = Clock::now();
+  const double start = now();
   std::vector<prometheus::MetricFamily> families;
   {
     const std::lock_guard lock(state_->mutex);
     families = state_->registry.Collect();
   }
+  sort_by_name(families);
+  const ExpertPage experts = state_->experts.summary(now());
+  // Two sorted lists of families into one.
   std::ostringstream text;
-  prometheus::TextSerializer().Serialize(text, families);
-  state_->scrape_seconds.Set(std::chrono::duration<double>(Clock::now() - start).count());
+  std::size_t next = 0;
+  const auto put_experts_before = [&](std::string_view name) {
+    for (; next < experts.families.size() && (name.empty() || experts.families[next].first < name); ++next) {
+      const std::size_t from = experts.families[next].second;
+      const std::size_t to = next + 1 < experts.families.size() ? experts.families[next + 1].second : experts.text.size();
+      text << std::string_view(experts.text).substr(from, to - from);
+    }
+  };
+  const prometheus::TextSerializer serializer;
+  for (const prometheus::MetricFamily& family : families) {
+    put_experts_before(family.name);
+    serializer.Serialize(text, {family});
+  }
+  put_experts_before({});
+  state_->scrape_seconds.front()->Set(now() - start);
   return std::move(text).str();
 }
+
+ExpertPage Metrics::scrape_experts() const {
+  const double start = now();
+  ExpertPage page = state_->experts.all(start);
+  state_->series.back()->Set(static_cast<double>(page.series));
+  state_->scrape_seconds.back()->Set(now() - start);
+  return page;
+}
+
+std::string Metrics::experts_json() const { return state_->experts.json(now()); }
 
 }  // namespace althing::monitoring

@@ -1,7 +1,7 @@
 // Every number that Prometheus sees. The rest of the program calls these plain functions; prometheus-cpp stays behind them. All labels are bounded:
-// none comes from user input. Thread-safe; the calls cost nanoseconds, but for state, rank_failed and expert_tokens, which take a lock that a
-// scrape holds for a millisecond: those belong on control paths. Numbers that cannot be (NaN, negative seconds, a rank out of range) change nothing
-// but althing_reports_refused_total.
+// none comes from user input. Thread-safe; the calls cost nanoseconds, but for state, rank_failed, fault and those about experts, which take a lock
+// that a scrape holds for a millisecond: those belong off the path of steps. Numbers that cannot be (NaN, negative seconds, a rank out of range)
+// change nothing but althing_reports_refused_total.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "monitoring/expert_monitor.hpp"
+#include "monitoring/traffic_window.hpp"
 #include "scheduler/vocabulary/errors.hpp"
 #include "scheduler/vocabulary/events.hpp"
 
@@ -21,9 +23,19 @@ struct MetricsConfig {
   std::uint32_t ranks = 1;
   std::uint32_t layers = 0;
   std::uint32_t experts = 0;
+  std::uint32_t experts_per_token = 1;
+  double expert_capacity_factor = 1.25;
+  bool expert_metrics = false;  // the page with a series an expert
+  std::uint32_t expert_series_max = 20'000;
 };
 
-enum class ServerState : std::uint8_t { starting, ready, recovering, draining };
+// silent: every rank is there, but one of them, or the scheduler, shows no progress, so nothing may be promised.
+enum class ServerState : std::uint8_t { starting, ready, silent, recovering, draining };
+
+constexpr std::string_view name_of(ServerState state) {
+  constexpr std::string_view names[] = {"starting", "ready", "silent", "recovering", "draining"};
+  return names[static_cast<int>(state)];
+}
 
 class Metrics {
  public:
@@ -32,7 +44,8 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  void state(ServerState state);  // recovering → ready also counts a recovery and how long it took
+  // recovering → ready also counts a recovery and how long it took, unless nothing was lost, and the membership has only grown.
+  void state(ServerState state, bool grown = false);
   void request_accepted(std::uint32_t prompt_tokens);
   void request_rejected(ErrorCode code);
   void request_finished(FinishReason reason, ErrorCode code, double seconds);  // code is used when reason is error or cancelled
@@ -43,18 +56,50 @@ class Metrics {
   void step(double seconds, std::uint32_t tokens);  // one engine step, from plan to result
   void scheduler_step(double seconds);              // time the core itself took for one event
   void scheduler(std::uint32_t running, std::uint32_t waiting, std::uint32_t pages_used, std::uint32_t pages_total, std::uint64_t preemptions_total);
-  // Cumulative counts of the tokens that this rank's own experts took, (layers, experts), since its process started. Counters stay monotone across
-  // restarts of the rank: a smaller count, or the first report after rank_failed, starts a new run.
+  // A new membership: steps that are counted from now on were computed by experts in these places.
+  void expert_layout(std::uint64_t epoch, ExpertPlaces places);
+  // StepResult::counts of a step that the scheduler accepted, each once.
+  void step_counts(std::string_view counts);
+  // Where results carry no counts: cumulative counts of the tokens that this rank's own experts took, (layers, experts), since its process started.
+  // Counters stay monotone across restarts of the rank: a smaller count, or the first report after rank_failed, starts a new run.
   void expert_tokens(std::uint32_t rank, std::span<const std::uint64_t> layer_major_tokens);
+  // The KV mirror as the scheduler sees it. Cumulative, but for the bytes.
+  struct Mirror {
+    std::uint64_t bytes_used = 0;        // on all ranks
+    std::uint64_t pages_unmirrored = 0;  // for which it had no room
+    std::uint64_t tokens_restored = 0;   // that came back and need not be computed again
+    std::uint64_t tokens_recomputed = 0;
+  };
+  void mirror(const Mirror& mirror);
+  // Cumulative counts of this rank's pages since its process started: copied, skipped, restored, missing, corrupt. Monotone like expert_tokens.
+  void mirror_pages(std::uint32_t rank, std::span<const std::uint64_t> counts);
   void rank_up(std::uint32_t rank, bool up);
-  void rank_failed(std::uint32_t rank, std::string_view cause);  // exit, frozen, error; anything else counts as other
+  void rank_failed(std::uint32_t rank, std::string_view cause);  // exit, frozen, stuck, error; anything else counts as other
+  // A fault that was recovered from, once: its cause as above or `stalled`, how (respawn, spare, replica, shrink, grow, start, epoch), and the
+  // seconds of the phases detect, agree, weights, join, recompute, resume.
+  void fault(std::string_view cause, std::string_view recovered_by, std::span<const double> phase_seconds);
+  // Members that could take a lost rank's place at once, ranks that died too often and are left out, and whether fewer ranks serve than were asked
+  // for.
+  void membership(std::uint32_t spares, std::uint32_t quarantined, bool degraded);
   void epoch(std::uint64_t epoch);
+  void core_restarts(std::uint64_t total);  // since the server started; counters of a new core start at 0, this one does not
+  void core_recovered(double seconds);      // from a core's death to the next token of a stream that it left
   void frame_refused(ErrorCode code);
   void sessions(std::uint32_t open);
   void progress(std::uint32_t rank, double unix_seconds);
 
+  // What the live page shows of all this.
+  Traffic traffic() const;
+  struct Members {
+    std::uint32_t spares = 0, quarantined = 0;
+    bool degraded = false;
+  };
+  Members members() const;
+
   // Prometheus text format 0.0.4.
   std::string scrape() const;
+  ExpertPage scrape_experts() const;  // the same, with a series an expert
+  std::string experts_json() const;
 
  private:
   struct State;

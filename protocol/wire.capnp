@@ -92,6 +92,8 @@ struct Sampling {
   }
   ignoreStop @12 :Bool;
   # Go on to completionTokensMax whatever is generated.
+  n @13 :UInt32 = 1;
+  # So many completions (choices) of the same prompt, in one stream. At least 1.
 }
 
 struct Resume {
@@ -201,7 +203,7 @@ struct ServerFrame {
     delta @4 :Delta;
     # More of the answer.
     done @5 :Done;
-    # The last message of a stream that went well.
+    # The last message of a stream that went well: all choices have ended.
     error @6 :Failure;
     # The last message of one that did not, or an error of the session.
     pong @7 :Pong;
@@ -213,7 +215,7 @@ struct Welcome {
   version @0 :UInt32;
   # The protocol version of this session.
   serverInstance @1 :Text;
-  # Changes when the serving process restarts. Requests of the old one are lost unless resume says otherwise.
+  # Of the serving process, or of the one whose requests it took over when that died. Another one knows none of them.
   model @2 :Text;
   contextTokensMax @3 :UInt32;
   # Prompt and completion of one request together.
@@ -233,11 +235,13 @@ struct Delta {
   events @0 :List(DeltaEvent);
   tokens @1 :List(UInt32);
   # Generated token ids, when they were asked for.
+  choice @2 :UInt32;
+  # Which of the request's n completions all of this belongs to: 0 … n-1.
 }
 
 struct DeltaEvent {
   index @0 :UInt32;
-  # Which generated message: 0, 1, 2 … within the request.
+  # Which generated message: 0, 1, 2 … within the choice.
   union {
     started @1 :MessageHeader;
     text @2 :Text;
@@ -255,10 +259,27 @@ struct MessageHeader {
 
 struct Done {
   reason @0 :FinishReason;
+  # With several choices the gravest of theirs, in the order of the enum.
   promptTokens @1 :UInt32;
+  # Of the prompt, once.
   completionTokens @2 :UInt32;
+  # Of all choices together, and so below.
   preemptions @3 :UInt32;
   # How often the request gave up its memory to others on the way.
+  choices @4 :List(ChoiceEnd);
+  # By choice; empty when n is 1.
+  layoutChanged @5 :Bool;
+  # Ranks were lost or came back on the way, and some tokens were drawn by ranks that split attention otherwise. Nothing is missing, but the
+  # same request may give other tokens another time.
+}
+
+struct ChoiceEnd {
+  # How one of several choices ended.
+  reason @0 :FinishReason;
+  completionTokens @1 :UInt32;
+  preemptions @2 :UInt32;
+  error @3 :Failure;
+  # Set when the reason is error. Null: none.
 }
 
 enum FinishReason {

@@ -2,6 +2,7 @@
 // always fits the pool when it runs alone, which is what makes preemption free of deadlock.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,24 @@ std::optional<Error> sampling_refusal(const SamplingParameters& s, const Limits&
   return std::nullopt;
 }
 
+std::optional<Error> choices_refusal(const Submitted& event, const Limits& limits) {
+  if (event.choices == 0 || event.choices > limits.choices_max)
+    return invalid("n", std::to_string(event.choices) + " choices were asked for; use 1 to " + std::to_string(limits.choices_max));
+  if (event.choices > 1 && !event.drawn.empty())
+    return invalid("drawn",
+                   std::to_string(event.choices) + " choices cannot share " + std::to_string(event.drawn.size()) + " drawn tokens; submit each");
+  const std::uint64_t after = std::numeric_limits<std::uint64_t>::max() - event.request.value;
+  if (event.choices - 1 > after)
+    return invalid("request", "request " + std::to_string(event.request.value) + " leaves ids for " + std::to_string(after) +
+                                  " further choices and " + std::to_string(event.choices - 1) + " are needed");
+  if (event.choices > limits.sequences_max)
+    return Error{ErrorCode::too_large,
+                 std::to_string(event.choices) + " choices need as many sequences and the server serves " + std::to_string(limits.sequences_max) +
+                     " at most; ask for fewer",
+                 "n"};
+  return std::nullopt;
+}
+
 std::optional<Error> prompt_refusal(const Submitted& event, const CoreConfig& config) {
   if (event.prompt.empty()) return invalid("prompt", "the prompt holds no token; send at least one");
   if (event.prompt.size() >= config.limits.context_tokens_max)
@@ -36,6 +55,9 @@ std::optional<Error> prompt_refusal(const Submitted& event, const CoreConfig& co
     if (event.prompt[i] >= config.vocabulary)
       return invalid("prompt", "token " + std::to_string(i) + " of the prompt is " + std::to_string(event.prompt[i]) + "; ids end at " +
                                    std::to_string(config.vocabulary - 1));
+  for (const TokenId token : event.drawn)
+    if (token >= config.vocabulary)
+      return invalid("drawn", "a drawn token is " + std::to_string(token) + "; ids end at " + std::to_string(config.vocabulary - 1));
   std::uint32_t previous = 0;
   for (const std::uint32_t boundary : event.boundaries) {
     if (boundary < previous || boundary > event.prompt.size())
@@ -60,11 +82,16 @@ std::uint32_t Core::State::completion_tokens_max(const Submitted& event) const {
 }
 
 std::optional<Error> Core::State::refusal(const Submitted& event) const {
-  if (sequences.contains(event.request))
-    return invalid("request", "request " + std::to_string(event.request.value) + " is already being served; an id may not be used twice");
+  if (auto error = choices_refusal(event, config.limits)) return error;
+  const auto taken = sequences.lower_bound(event.request);
+  if (taken != sequences.end() && taken->first.value - event.request.value < event.choices)
+    return invalid("request", "request " + std::to_string(taken->first.value) + " is already being served; an id may not be used twice");
   if (draining) return Error{ErrorCode::draining, "the server is stopping and takes no new requests; send it to another one", {}};
   if (auto error = prompt_refusal(event, config)) return error;
   if (auto error = sampling_refusal(event.sampling, config.limits)) return error;
+  if (event.drawn.size() > completion_tokens_max(event))
+    return invalid("drawn", std::to_string(event.drawn.size()) + " tokens were drawn already and " + std::to_string(completion_tokens_max(event)) +
+                                " are the most that this request may have");
   const std::uint64_t tokens = event.prompt.size() + std::uint64_t{completion_tokens_max(event)};
   if (tokens > request_tokens_max())
     return Error{ErrorCode::too_large,
@@ -76,10 +103,10 @@ std::optional<Error> Core::State::refusal(const Submitted& event) const {
     return Error{ErrorCode::deadline,
                  "the deadline of " + std::to_string(event.deadline_ms) + " ms had passed on arrival at " + std::to_string(now_ms) + " ms",
                  "deadline_ms"};
-  if (sequences.size() >= config.limits.sequences_max)
+  if (sequences.size() + event.choices > config.limits.sequences_max)
     return Error{ErrorCode::busy,
-                 std::to_string(sequences.size()) + " requests are being served and " + std::to_string(config.limits.sequences_max) +
-                     " is the most; try again later",
+                 std::to_string(sequences.size()) + " sequences are being served, this request needs " + std::to_string(event.choices) +
+                     " more, and " + std::to_string(config.limits.sequences_max) + " is the most; try again later",
                  {}};
   return std::nullopt;
 }
@@ -89,18 +116,41 @@ void Core::State::submit(const Submitted& event) {
     effects.emplace_back(Rejected{event.request, *std::move(error)});
     return;
   }
+  effects.emplace_back(Accepted{event.request});
+  for (std::uint32_t i = 0; i < event.choices; ++i) {
+    Sequence& accepted = begin(event, i);
+    // The core that drew these may have died between the last token and the end that it means.
+    if (event.drawn.empty()) continue;
+    claim_restorable(accepted);
+    end_if_complete(accepted);
+  }
+}
+
+Sequence& Core::State::begin(const Submitted& event, std::uint32_t choice) {
   auto sequence = std::make_unique<Sequence>();
   sequence->number = sequences_accepted++;
-  sequence->request = event.request;
+  sequence->request = RequestId{event.request.value + choice};
   sequence->prompt_count = static_cast<std::uint32_t>(event.prompt.size());
   sequence->tokens = event.prompt;
+  sequence->tokens.insert(sequence->tokens.end(), event.drawn.begin(), event.drawn.end());
   sequence->sampling = event.sampling;
+  sequence->sampling.choice += choice;
   sequence->sampling.completion_tokens_max = completion_tokens_max(event);
   sequence->deadline_ms = event.deadline_ms;
   sequence->tables.resize(config.kv.groups.size());
+  if (mirrors_pages()) {
+    sequence->chain = TokenChain(mirror_seed, config.mirror_identity);
+    sequence->mirror.resize(config.kv.groups.size());
+  }
+  // All but the last draw was computed, by a core that is gone.
+  if (!event.drawn.empty()) {
+    sequence->computed_most = sequence->known() - 1;
+    sequence->may_restore = mirrors_pages();
+  }
+  Sequence& begun = *sequence;
   waiting.push_back(sequence.get());
-  sequences.emplace(event.request, std::move(sequence));
-  effects.emplace_back(Accepted{event.request});
+  sequences.emplace(begun.request, std::move(sequence));
+  return begun;
 }
 
 }  // namespace althing::scheduler

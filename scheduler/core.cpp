@@ -12,6 +12,7 @@ namespace althing::scheduler {
 namespace {
 
 constexpr std::uint32_t context_tokens_bound = 1u << 24;  // the table of page needs has an entry a position
+constexpr std::uint32_t dp_groups_max = 64;
 
 template <class... Handlers>
 struct Overloaded : Handlers... {
@@ -31,6 +32,8 @@ Status check_config(const CoreConfig& config) {
     return refused("context_tokens_max", "context_tokens_max is " + std::to_string(limits.context_tokens_max) + "; use 2 to " +
                                              std::to_string(context_tokens_bound) + " (a prompt token and a completion token at least)");
   if (limits.completion_tokens_max == 0) return refused("completion_tokens_max", "completion_tokens_max is 0; use 1 or more");
+  if (config.dp_groups == 0 || config.dp_groups > dp_groups_max)
+    return refused("dp_groups", "dp_groups is " + std::to_string(config.dp_groups) + "; use 1 to " + std::to_string(dp_groups_max));
   if (config.kv.groups.empty()) return refused("groups", "the KV layout has no group of layers; it needs 1 or more");
   for (std::size_t g = 0; g < config.kv.groups.size(); ++g)
     if (config.kv.groups[g].tokens_per_page == 0)
@@ -60,13 +63,25 @@ std::span<const Effect> Core::on(const Event& event) {
   return state_->effects;
 }
 
+std::vector<Core::PoolUse> Core::pools() const {
+  std::vector<PoolUse> pools;
+  for (const PagePool& pool : state_->pools) pools.push_back({pool.used(), pool.total()});
+  return pools;
+}
+
 CoreStats Core::stats() const {
   const State& s = *state_;
   CoreStats stats = s.totals;
   stats.running = static_cast<std::uint32_t>(s.running.size());
   stats.waiting = static_cast<std::uint32_t>(s.waiting.size());
-  stats.pages_used = s.pool.used();
-  stats.pages_total = s.pool.total();
+  for (const PagePool& pool : s.pools) {
+    stats.pages_used += pool.used();
+    stats.pages_total += pool.total();
+  }
+  for (const MirrorDirectory& mirror : s.mirrors) {
+    stats.mirror_slots_used += mirror.used();
+    stats.mirror_slots_total += mirror.total();
+  }
   stats.steps_in_flight = static_cast<std::uint32_t>(s.flights.size());
   stats.ready = s.ready;
   stats.draining = s.draining;
@@ -79,7 +94,7 @@ std::string Core::check_invariants() const { return state_->check(); }
 
 void Core::State::dispatch(const Event& event) {
   std::visit(Overloaded{[this](const Submitted& e) { submit(e); }, [this](const Cancelled& e) { cancel(e); },
-                        [this](const StepDone& e) { commit(e.result); }, [this](const RanksReady& e) { become_ready(e.epoch); },
+                        [this](const StepDone& e) { commit(e.result); }, [this](const RanksReady& e) { become_ready(e); },
                         [this](const RanksLost& e) { lose(e.epoch); }, [this](const Ticked& e) { tick(e); },
                         [this](const DrainStarted&) { draining = true; }},
              event);
@@ -105,20 +120,70 @@ void Core::State::tick(const Ticked& event) {
 }
 
 // A membership that replaces another without a RanksLost between voids the steps of the old one all the same.
-void Core::State::become_ready(EpochId next) {
-  if (next <= epoch || next <= lost) return;
+void Core::State::become_ready(const RanksReady& event) {
+  if (event.epoch <= epoch || event.epoch <= lost) return;
   lose(epoch);
-  epoch = next;
+  epoch = event.epoch;
+  if (event.shape && (event.shape->dp_groups != config.dp_groups || event.shape->layout != config.kv ||
+                      event.shape->mirror_slots != config.mirror_slots || event.shape->mirror_identity != config.mirror_identity)) {
+    CoreConfig next = config;
+    next.dp_groups = event.shape->dp_groups;
+    next.kv = event.shape->layout;
+    next.mirror_slots = event.shape->mirror_slots;
+    next.mirror_identity = event.shape->mirror_identity;
+    // Nothing could ever be planned in such pools. It counts as lost, so that nobody is told of a membership that serves.
+    if (!check_config(next)) {
+      lost = epoch;
+      return;
+    }
+    reshape(*event.shape);
+  }
+  if (mirrors_pages()) adopt_mirror(event);
   ready = true;
   snapshot_due = true;
+}
+
+// Other pools, all of them empty: ranks of another shape hold no KV that was written before, and so no page that must be scrubbed.
+// REQUIRES: nothing runs and nothing is in flight; the shape passes check_config.
+void Core::State::reshape(const KvShape& shape) {
+  const std::uint32_t tokens_max_before = request_tokens_max();
+  config.dp_groups = shape.dp_groups;
+  config.kv = shape.layout;
+  needs = PageNeeds(config.kv, config.limits.context_tokens_max - 1);
+  config.mirror_slots = shape.mirror_slots;
+  config.mirror_identity = shape.mirror_identity;
+  pools.assign(config.dp_groups, PagePool(config.kv.page_count));
+  mirrors.assign(config.dp_groups, MirrorDirectory(config.mirror_slots));
+  scrub_due.clear();
+  for (const auto& [request, sequence] : sequences) {
+    sequence->tables.assign(config.kv.groups.size(), PageTable{});
+    sequence->dp_group = DpGroup{};
+    sequence->mirror.assign(mirrors_pages() ? config.kv.groups.size() : 0, MirrorTable{});
+    sequence->mirror_group = DpGroup{};
+    if (mirrors_pages()) sequence->chain = TokenChain(mirror_seed, config.mirror_identity);
+  }
+  for (auto next = sequences.begin(); next != sequences.end();) {
+    Sequence& sequence = *next++->second;  // finish() erases it
+    const std::uint64_t tokens = std::uint64_t{sequence.prompt_count} + sequence.sampling.completion_tokens_max;
+    if (tokens <= request_tokens_max()) continue;
+    finish(sequence, FinishReason::error,
+           Error{ErrorCode::too_large,
+                 "ranks were lost, and those that are left have room for " + std::to_string(request_tokens_max()) +
+                     " tokens of one request, where it was " + std::to_string(tokens_max_before) + " before; prompt and completion need " +
+                     std::to_string(tokens) + "; submit it again later, or ask for fewer tokens",
+                 "prompt"});
+  }
 }
 
 void Core::State::lose(EpochId dead) {
   lost = std::max(lost, dead);
   if (!ready || dead < epoch) return;
   ready = false;
-  for (const Flight& flight : flights)
-    for (const PageId page : flight.release) pool.release(page);
+  for (const Flight& flight : flights) {
+    for (const LeftPage& left : flight.release) release(left);
+    for (const auto* pages : {&flight.dirty, &flight.scrub}) scrub_due.insert(scrub_due.end(), pages->begin(), pages->end());
+    forget_due.insert(forget_due.end(), flight.forget.begin(), flight.forget.end());
+  }
   flights.clear();
   // A waiting sequence may have been preempted with a draw in flight: that draw will not come either.
   for (const auto& [request, sequence] : sequences) {
@@ -133,31 +198,39 @@ void Core::State::lose(EpochId dead) {
   cleared.clear();  // the next plan is a snapshot
 }
 
-void Core::State::finish(Sequence& sequence, FinishReason reason, Error error) {
+void Core::State::finish(Sequence& sequence, FinishReason reason, Error error, Pages pages) {
   Usage usage;
   usage.prompt_tokens = sequence.prompt_count;
   usage.completion_tokens = sequence.completion_count();
   usage.preemptions = sequence.preemptions;
   effects.emplace_back(Finished{sequence.request, reason, usage, std::move(error)});
   if (sequence.running)
-    leave_row(sequence);
+    leave_row(sequence, pages);
   else
     waiting.erase(std::find(waiting.begin(), waiting.end(), &sequence));
-  for (Flight& flight : flights)
+  for (Flight& flight : flights) {
     for (FlightWork& work : flight.work)
       if (work.sequence == &sequence) work.sequence = nullptr;
+    for (FlightRestore& restored : flight.restores)
+      if (restored.sequence == &sequence) restored.sequence = nullptr;
+  }
+  if (pages == Pages::dirty) forget_pages_of(sequence);
+  unclaim_all(sequence);
   const RequestId request = sequence.request;
   sequences.erase(request);
 }
 
 // Takes a running sequence off its row and its pages; the tokens stay.
-void Core::State::leave_row(Sequence& sequence) {
-  give_back_pages(sequence);
+void Core::State::leave_row(Sequence& sequence, Pages pages) {
+  give_back_pages(sequence, pages);
   rows[sequence.row.value] = nullptr;
   cleared.push_back(sequence.row);
   running.erase(std::find(running.begin(), running.end(), &sequence));
   sequence.running = false;
   sequence.planned = 0;
+  sequence.restoring = false;
+  sequence.may_restore = mirrors_pages();
+  for (MirrorTable& table : sequence.mirror) table.offered = 0;
 }
 
 // It was accepted before nearly all that wait, so its place is in front or close to it.
@@ -167,20 +240,35 @@ void Core::State::wait_again(Sequence& sequence) {
 }
 
 // Pages that a step in flight may still write or read go back when the last such step is done, not before.
-void Core::State::give_back_pages(Sequence& sequence) {
+void Core::State::give_back_pages(Sequence& sequence, Pages pages) {
   Flight* last = nullptr;
   if (sequence.in_flight > 0)
-    for (Flight& flight : flights)
+    for (Flight& flight : flights) {
       for (const FlightWork& work : flight.work)
         if (work.sequence == &sequence) last = &flight;
+      for (const FlightRestore& restored : flight.restores)
+        if (restored.sequence == &sequence) last = &flight;
+    }
   for (PageTable& table : sequence.tables) {
     for (std::size_t i = table.released; i < table.pages.size(); ++i) {
+      const LeftPage left{sequence.dp_group, table.pages[i]};
       if (last != nullptr)
-        last->release.push_back(table.pages[i]);
+        (pages == Pages::dirty ? last->dirty : last->release).push_back(left);
+      else if (pages == Pages::dirty)
+        scrub_due.push_back(left);
       else
-        pool.release(table.pages[i]);
+        release(left);
     }
     table = PageTable{};
+  }
+}
+
+// A sequence that holds no pages any more turned out to have written NaN. Which of the pages on their way back were its own is not known now, and
+// scrubbing one too many costs little.
+void Core::State::quarantine_released() {
+  for (Flight& flight : flights) {
+    flight.dirty.insert(flight.dirty.end(), flight.release.begin(), flight.release.end());
+    flight.release.clear();
   }
 }
 

@@ -16,21 +16,33 @@ namespace althing::scheduler {
 struct CoreConfig {
   Limits limits;
   KvLayout kv;
-  std::uint32_t vocabulary = 0;  // token ids of prompts must be below it
+  std::uint32_t vocabulary = 0;       // token ids of prompts must be below it
+  std::uint32_t dp_groups = 1;        // each has a pool of kv.page_count pages, and sequences of its own
+  std::uint32_t mirror_slots = 0;     // pages that the mirror of each DP group has room for; 0: there is none
+  std::uint64_t mirror_identity = 0;  // whatever KV bits depend on besides tokens: model, build, layout, backend
 };
 
 // Cheap to take after any event; for metrics and readiness.
 struct CoreStats {
   std::uint32_t running = 0;
   std::uint32_t waiting = 0;
-  std::uint32_t pages_used = 0;
+  std::uint32_t pages_used = 0;  // in all groups' pools
   std::uint32_t pages_total = 0;
   std::uint32_t steps_in_flight = 0;
   std::uint64_t steps_done = 0;
   std::uint64_t preemptions = 0;
   std::uint64_t prompt_tokens = 0;  // computed, recomputation included
   std::uint64_t completion_tokens = 0;
-  bool ready = false;  // a complete membership exists
+  // The mirror. Cumulative, but for the first two.
+  std::uint32_t mirror_slots_used = 0;  // in all groups' mirrors
+  std::uint32_t mirror_slots_total = 0;
+  std::uint64_t pages_mirrored = 0;    // copies ordered
+  std::uint64_t pages_unmirrored = 0;  // no copy ordered, because the mirror was full of pages that are needed
+  std::uint64_t pages_restored = 0;
+  std::uint64_t pages_unrestored = 0;   // some rank did not have them, or not whole
+  std::uint64_t tokens_restored = 0;    // that need not be computed again
+  std::uint64_t tokens_recomputed = 0;  // that had been computed before, and were lost
+  bool ready = false;                   // a complete membership exists
   bool draining = false;
 };
 
@@ -47,7 +59,14 @@ class Core {
 
   CoreStats stats() const;
 
-  // The most prompt + completion tokens that a request may need (limits and pool together).
+  // The page pool of each DP group.
+  struct PoolUse {
+    std::uint32_t used = 0;
+    std::uint32_t total = 0;
+  };
+  std::vector<PoolUse> pools() const;
+
+  // The most prompt + completion tokens that a request may need (limits and one group's pool together).
   std::uint32_t request_tokens_max() const;
 
   // Empty when everything adds up; else the first invariant that is broken, with numbers. For tests and debug builds.

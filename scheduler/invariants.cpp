@@ -1,6 +1,7 @@
 // Everything that must add up after every event, checked from scratch: nothing here trusts a counter it could recompute.
 // Linear in pages and tokens held; meant for tests and debug builds.
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 
@@ -18,7 +19,7 @@ std::string differ(const std::string& what, std::uint64_t expected, std::uint64_
 }  // namespace
 
 std::string Core::State::check() const {
-  for (const auto& part : {check_places(), check_pages(), check_flights()})
+  for (const auto& part : {check_places(), check_pages(), check_flights(), check_mirrors()})
     if (!part.empty()) return part;
   for (const auto& [request, sequence] : sequences)
     if (auto broken = check_sequence(*sequence); !broken.empty()) return name(*sequence) + ": " + broken;
@@ -58,25 +59,32 @@ std::string Core::State::check_places() const {
   return occupied == running.size() ? std::string{} : differ("occupied rows", running.size(), occupied);
 }
 
-// Every page is free, or held once by a sequence, or kept once for a step in flight.
+// Every page of every group's pool is free, or held once by a sequence of the group, or kept once for a step in flight, or in quarantine.
 std::string Core::State::check_pages() const {
-  std::vector<bool> seen(pool.total(), false);
-  std::size_t count = 0;
-  const auto visit = [&](PageId page) -> std::string {
-    if (!pool.taken(page)) return "page " + std::to_string(page.value) + " is held, but free in the pool";
-    if (seen[page.value]) return "page " + std::to_string(page.value) + " is in two places";
-    seen[page.value] = true;
-    ++count;
+  std::vector<std::vector<bool>> seen(pools.size(), std::vector<bool>(config.kv.page_count, false));
+  std::vector<std::size_t> count(pools.size(), 0);
+  const auto visit = [&](DpGroup group, PageId page) -> std::string {
+    if (group.value >= pools.size()) return differ("DP group, below", pools.size(), group.value);
+    const std::string what = "page " + std::to_string(page.value) + " of DP group " + std::to_string(group.value);
+    if (!pools[group.value].taken(page)) return what + " is held, but free in the pool";
+    if (seen[group.value][page.value]) return what + " is in two places";
+    seen[group.value][page.value] = true;
+    ++count[group.value];
     return {};
   };
   for (const auto& [request, sequence] : sequences)
     for (const PageTable& table : sequence->tables)
       for (std::size_t i = table.released; i < table.pages.size(); ++i)
-        if (auto broken = visit(table.pages[i]); !broken.empty()) return broken;
+        if (auto broken = visit(sequence->dp_group, table.pages[i]); !broken.empty()) return broken;
   for (const Flight& flight : flights)
-    for (const PageId page : flight.release)
-      if (auto broken = visit(page); !broken.empty()) return broken;
-  return count == pool.used() ? std::string{} : differ("pages held", pool.used(), count);
+    for (const auto* pages : {&flight.release, &flight.dirty, &flight.scrub})
+      for (const LeftPage& left : *pages)
+        if (auto broken = visit(left.dp_group, left.page); !broken.empty()) return broken;
+  for (const LeftPage& left : scrub_due)
+    if (auto broken = visit(left.dp_group, left.page); !broken.empty()) return broken;
+  for (std::size_t g = 0; g < pools.size(); ++g)
+    if (count[g] != pools[g].used()) return differ("pages held in DP group " + std::to_string(g), pools[g].used(), count[g]);
+  return {};
 }
 
 std::string Core::State::check_sequence(const Sequence& s) const {
@@ -93,6 +101,11 @@ std::string Core::State::check_sequence(const Sequence& s) const {
         ++in_flight;
         draws += work.sample ? 1 : 0;
       }
+  std::uint32_t restores = 0;
+  for (const Flight& flight : flights)
+    for (const FlightRestore& restored : flight.restores) restores += restored.sequence == &s ? 1 : 0;
+  if (s.restoring && (restores != 1 || in_flight != 0)) return "its pages come back in another step than one that does nothing else for it";
+  in_flight += restores;
   if (in_flight != s.in_flight) return differ("steps in flight", in_flight, s.in_flight);
   if (draws != s.pending) return differ("draws in flight", draws, s.pending);
   for (std::size_t g = 0; g < s.tables.size(); ++g) {
@@ -106,6 +119,28 @@ std::string Core::State::check_sequence(const Sequence& s) const {
   return {};
 }
 
+// Every mirror adds up, and what a sequence has claimed holds the very page that it will need.
+std::string Core::State::check_mirrors() const {
+  std::vector<std::map<MirrorSlot, std::uint32_t>> claims(mirrors.size());
+  for (const auto& [request, sequence] : sequences) {
+    if (sequence->mirror.size() != (mirrors_pages() ? config.kv.groups.size() : 0)) return name(*sequence) + " has mirror tables for other groups";
+    for (const MirrorTable& table : sequence->mirror) {
+      if (table.claims.size() > table.keys.size())
+        return differ("claims of " + name(*sequence) + ", at most", table.keys.size(), table.claims.size());
+      for (std::uint32_t page = 0; page < table.claims.size(); ++page) {
+        if (!table.claimed(page)) continue;
+        const std::string what = name(*sequence) + ", page " + std::to_string(page) + ": ";
+        if (page < table.needed) return what + "is claimed and not needed";
+        if (mirrors[sequence->mirror_group.value].find(table.keys[page]) != table.claims[page]) return what + "is claimed and not in the mirror";
+        ++claims[sequence->mirror_group.value][table.claims[page]];
+      }
+    }
+  }
+  for (std::size_t g = 0; g < mirrors.size(); ++g)
+    if (auto broken = mirrors[g].check(claims[g]); !broken.empty()) return "DP group " + std::to_string(g) + ": " + broken;
+  return {};
+}
+
 std::string Core::State::check_flights() const {
   const Limits& limits = config.limits;
   if (flights.size() > limits.steps_in_flight_max) return differ("steps in flight, at most", limits.steps_in_flight_max, flights.size());
@@ -113,7 +148,7 @@ std::string Core::State::check_flights() const {
   for (const Flight& flight : flights) {
     if (flight.step.value != ++step) return differ("step in flight", step, flight.step.value);
     const std::string where = "step " + std::to_string(step);
-    if (flight.work.empty()) return where + " has no work";
+    if (flight.work.empty() && flight.scrub.empty() && flight.restores.empty()) return where + " has no work";
     std::uint64_t tokens = 0;
     for (std::size_t i = 0; i < flight.work.size(); ++i) {
       const FlightWork& work = flight.work[i];

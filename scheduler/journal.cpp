@@ -10,19 +10,23 @@ namespace althing::scheduler {
 namespace {
 
 constexpr std::string_view header_word = "althing-journal";
-constexpr std::uint32_t format_version = 1;
+constexpr std::uint32_t format_version = 3;
 
 std::string write(const Submitted& e, JournalText text) {
   const SamplingParameters& s = e.sampling;
   LineWriter line("submitted");
-  line.number("request", e.request.value).number("deadline_ms", e.deadline_ms);
+  line.number("request", e.request.value).number("choices", e.choices).number("deadline_ms", e.deadline_ms);
   line.bits("temperature", s.temperature).bits("top_p", s.top_p).number("top_k", s.top_k).bits("min_p", s.min_p);
   line.number("seed", s.seed).number("choice", s.choice).number("completion_tokens_max", s.completion_tokens_max);
   line.number("ignore_stop", s.ignore_stop ? 1 : 0).numbers("stop_tokens", s.stop_tokens).numbers("boundaries", e.boundaries);
-  if (text == JournalText::redacted)
-    line.raw("prompt", "#" + std::to_string(e.prompt.size()));
-  else
-    line.numbers("prompt", e.prompt);
+  const auto tokens = [&](std::string_view key, const std::vector<TokenId>& ids) {
+    if (text == JournalText::redacted)
+      line.raw(key, "#" + std::to_string(ids.size()));
+    else
+      line.numbers(key, ids);
+  };
+  tokens("prompt", e.prompt);
+  tokens("drawn", e.drawn);
   return line.take();
 }
 
@@ -42,10 +46,44 @@ std::string write(const StepDone& e, JournalText text) {
     drawn += std::to_string(d.row.value) + ':' + std::to_string(d.request.value) + ':';
     drawn += (text == JournalText::redacted ? "#" : std::to_string(d.token)) + (d.nonfinite ? ":1" : ":0");
   }
-  return LineWriter("step_done").number("step", e.result.step.value).number("epoch", e.result.epoch.value).raw("drawn", drawn).take();
+  std::string unrestored;
+  for (const SlotOfGroup& place : e.result.unrestored)
+    unrestored += (unrestored.empty() ? "" : ",") + std::to_string(place.dp_group.value) + ':' + std::to_string(place.slot.value);
+  return LineWriter("step_done")
+      .number("step", e.result.step.value)
+      .number("epoch", e.result.epoch.value)
+      .raw("drawn", drawn)
+      .raw("unrestored", unrestored)
+      .take();
 }
 
-std::string write(const RanksReady& e, JournalText) { return LineWriter("ranks_ready").number("epoch", e.epoch.value).take(); }
+std::string groups_text(const std::vector<KvGroup>& groups) {
+  std::string text;
+  for (const KvGroup& group : groups) {
+    if (!text.empty()) text += ',';
+    text += std::to_string(group.window) + ':' + std::to_string(group.tokens_per_page);
+    for (std::size_t i = 0; i < group.layers.size(); ++i) text += (i == 0 ? ':' : '.') + std::to_string(group.layers[i]);
+  }
+  return text;
+}
+
+// Without a shape the line says 0 groups. Keys are as good as the tokens to whoever can guess these and knows the seed, so they are redacted like
+// them.
+std::string write(const RanksReady& e, JournalText text) {
+  const KvShape shape = e.shape.value_or(KvShape{0, {}});
+  LineWriter line("ranks_ready");
+  line.number("epoch", e.epoch.value).number("dp_groups", shape.dp_groups).number("page_count", shape.layout.page_count);
+  line.number("page_bytes", shape.layout.page_bytes).raw("groups", groups_text(shape.layout.groups));
+  line.number("mirror_slots", shape.mirror_slots).number("mirror_identity", shape.mirror_identity);
+  if (text == JournalText::redacted && !e.mirrored.empty())
+    return line.raw("seed", "#").raw("mirrored", "#" + std::to_string(e.mirrored.size())).take();
+  const PageKey seed = text == JournalText::redacted ? PageKey{} : e.mirror_seed;
+  std::string pages;
+  for (const MirroredPage& page : e.mirrored)
+    pages += (pages.empty() ? "" : ",") + std::to_string(page.dp_group.value) + ':' + std::to_string(page.slot.value) + ':' +
+             std::to_string(page.key.high) + ':' + std::to_string(page.key.low);
+  return line.raw("seed", std::to_string(seed.high) + ':' + std::to_string(seed.low)).raw("mirrored", pages).take();
+}
 std::string write(const RanksLost& e, JournalText) { return LineWriter("ranks_lost").number("epoch", e.epoch.value).take(); }
 std::string write(const Ticked& e, JournalText) { return LineWriter("ticked").number("now_ms", e.now_ms).take(); }
 std::string write(const DrainStarted&, JournalText) { return LineWriter("drain_started").take(); }
@@ -54,6 +92,7 @@ Submitted read_submitted(LineReader& line) {
   Submitted e;
   SamplingParameters& s = e.sampling;
   line.number("request", e.request);
+  line.number("choices", e.choices);
   line.number("deadline_ms", e.deadline_ms);
   line.bits("temperature", s.temperature);
   line.bits("top_p", s.top_p);
@@ -66,6 +105,7 @@ Submitted read_submitted(LineReader& line) {
   line.numbers("stop_tokens", s.stop_tokens);
   line.numbers("boundaries", e.boundaries);
   line.numbers("prompt", e.prompt);
+  line.numbers("drawn", e.drawn);
   return e;
 }
 
@@ -83,6 +123,19 @@ Cancelled read_cancelled(LineReader& line) {
   line.text("field", e.error.field);
   line.text("message", e.error.message);
   return e;
+}
+
+// "1:2:3", as many numbers as there are places for them.
+template <class... Numbers>
+bool read_numbers(std::string_view text, Numbers&... values) {
+  std::size_t index = 0;
+  const auto one = [&](std::string_view part) {
+    std::size_t place = 0;
+    const bool read = ((place++ == index && parse(part, values)) || ...);
+    ++index;
+    return read;
+  };
+  return split(text, ':', one) && index == sizeof...(values);
 }
 
 StepDone read_step_done(LineReader& line) {
@@ -114,24 +167,14 @@ StepDone read_step_done(LineReader& line) {
            index == 4;
   });
   if (!whole) line.fail("drawn", *drawn, "row:request:token:nonfinite, separated by commas");
+  if (const auto unrestored = line.field("unrestored")) {
+    const auto one = [&](std::string_view part) {
+      SlotOfGroup& place = e.result.unrestored.emplace_back();
+      return read_numbers(part, place.dp_group.value, place.slot.value);
+    };
+    if (!split(*unrestored, ',', one)) line.fail("unrestored", *unrestored, "group:slot, separated by commas");
+  }
   return e;
-}
-
-// An unknown word leaves an error in the reader.
-Event read_event(LineReader& line) {
-  const std::string_view word = line.word();
-  if (word == "submitted") return read_submitted(line);
-  if (word == "cancelled") return read_cancelled(line);
-  if (word == "step_done") return read_step_done(line);
-  if (word == "drain_started") return DrainStarted{};
-  RanksReady ready;
-  RanksLost lost;
-  Ticked ticked;
-  if (word == "ranks_ready") return line.number("epoch", ready.epoch), ready;
-  if (word == "ranks_lost") return line.number("epoch", lost.epoch), lost;
-  if (word == "ticked") return line.number("now_ms", ticked.now_ms), ticked;
-  line.unknown_word("an event");
-  return DrainStarted{};
 }
 
 // window:tokens_per_page:layer.layer.layer
@@ -153,6 +196,52 @@ bool read_group(std::string_view text, KvGroup& group) {
          index >= 2;
 }
 
+void read_groups(LineReader& line, std::vector<KvGroup>& target) {
+  const auto groups = line.field("groups");
+  const auto one = [&](std::string_view part) { return read_group(part, target.emplace_back()); };
+  if (groups && !split(*groups, ',', one)) line.fail("groups", *groups, "window:tokens_per_page:layers, separated by commas");
+}
+
+RanksReady read_ranks_ready(LineReader& line) {
+  RanksReady e;
+  KvShape shape;
+  line.number("epoch", e.epoch);
+  line.number("dp_groups", shape.dp_groups);
+  line.number("page_count", shape.layout.page_count);
+  line.number("page_bytes", shape.layout.page_bytes);
+  read_groups(line, shape.layout.groups);
+  line.number("mirror_slots", shape.mirror_slots);
+  line.number("mirror_identity", shape.mirror_identity);
+  if (shape.dp_groups > 0) e.shape = std::move(shape);
+  const auto seed = line.field("seed");
+  if (seed == "#") line.redacted("mirrored");
+  if (seed && !read_numbers(*seed, e.mirror_seed.high, e.mirror_seed.low)) line.fail("seed", *seed, "two numbers with a colon between");
+  if (const auto pages = line.field("mirrored")) {
+    const auto one = [&](std::string_view part) {
+      MirroredPage& page = e.mirrored.emplace_back();
+      return read_numbers(part, page.dp_group.value, page.slot.value, page.key.high, page.key.low);
+    };
+    if (!split(*pages, ',', one)) line.fail("mirrored", *pages, "group:slot:key:key, separated by commas");
+  }
+  return e;
+}
+
+// An unknown word leaves an error in the reader.
+Event read_event(LineReader& line) {
+  const std::string_view word = line.word();
+  if (word == "submitted") return read_submitted(line);
+  if (word == "cancelled") return read_cancelled(line);
+  if (word == "step_done") return read_step_done(line);
+  if (word == "drain_started") return DrainStarted{};
+  if (word == "ranks_ready") return read_ranks_ready(line);
+  RanksLost lost;
+  Ticked ticked;
+  if (word == "ranks_lost") return line.number("epoch", lost.epoch), lost;
+  if (word == "ticked") return line.number("now_ms", ticked.now_ms), ticked;
+  line.unknown_word("an event");
+  return DrainStarted{};
+}
+
 }  // namespace
 
 std::string journal_header() { return std::string(header_word) + ' ' + std::to_string(format_version); }
@@ -170,18 +259,14 @@ Status check_journal_header(std::string_view line) {
 
 std::string to_config_line(const CoreConfig& config) {
   const Limits& l = config.limits;
-  std::string groups;
-  for (const KvGroup& group : config.kv.groups) {
-    if (!groups.empty()) groups += ',';
-    groups += std::to_string(group.window) + ':' + std::to_string(group.tokens_per_page);
-    for (std::size_t i = 0; i < group.layers.size(); ++i) groups += (i == 0 ? ':' : '.') + std::to_string(group.layers[i]);
-  }
   LineWriter line("config");
   line.number("rows_max", l.rows_max).number("step_tokens_max", l.step_tokens_max).number("prefill_chunk_max", l.prefill_chunk_max);
   line.number("steps_in_flight_max", l.steps_in_flight_max).number("sequences_max", l.sequences_max);
   line.number("context_tokens_max", l.context_tokens_max).number("completion_tokens_max", l.completion_tokens_max);
-  line.number("stop_tokens_max", l.stop_tokens_max).number("vocabulary", config.vocabulary);
-  line.number("page_count", config.kv.page_count).number("page_bytes", config.kv.page_bytes).raw("groups", groups);
+  line.number("stop_tokens_max", l.stop_tokens_max).number("choices_max", l.choices_max).number("vocabulary", config.vocabulary);
+  line.number("dp_groups", config.dp_groups);
+  line.number("mirror_slots", config.mirror_slots).number("mirror_identity", config.mirror_identity);
+  line.number("page_count", config.kv.page_count).number("page_bytes", config.kv.page_bytes).raw("groups", groups_text(config.kv.groups));
   return line.take();
 }
 
@@ -198,13 +283,14 @@ Result<CoreConfig> from_config_line(std::string_view text) {
   line.number("context_tokens_max", l.context_tokens_max);
   line.number("completion_tokens_max", l.completion_tokens_max);
   line.number("stop_tokens_max", l.stop_tokens_max);
+  line.number("choices_max", l.choices_max);
   line.number("vocabulary", config.vocabulary);
+  line.number("dp_groups", config.dp_groups);
+  line.number("mirror_slots", config.mirror_slots);
+  line.number("mirror_identity", config.mirror_identity);
   line.number("page_count", config.kv.page_count);
   line.number("page_bytes", config.kv.page_bytes);
-  if (const auto groups = line.field("groups")) {
-    const auto one = [&](std::string_view part) { return read_group(part, config.kv.groups.emplace_back()); };
-    if (!split(*groups, ',', one)) line.fail("groups", *groups, "window:tokens_per_page:layers, separated by commas");
-  }
+  read_groups(line, config.kv.groups);
   line.end();
   if (line.error()) return *line.error();
   return config;

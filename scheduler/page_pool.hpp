@@ -1,5 +1,5 @@
-// The pool of KV pages that all groups and sequences share. It hands out the lowest free id first, so the same events always give the
-// same page tables. Invariant: every page is either free or taken, and free_count() + used() == total().
+// The pool of KV pages that all KV groups and the sequences of one DP group share. It hands out the lowest free id first, so the same events always
+// give the same page tables. Invariant: every page is either free or taken, and free_count() + used() == total().
 #pragma once
 
 #include <cstdint>

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "scheduler/token_chain.hpp"
 #include "scheduler/vocabulary/ids.hpp"
 #include "scheduler/vocabulary/sampling.hpp"
 
@@ -20,6 +21,17 @@ struct PageTable {
   std::uint32_t held() const { return static_cast<std::uint32_t>(pages.size()) - released; }
 };
 
+// What the mirror has of one group's pages, as far as this sequence needs it. It outlives a row: it is what a sequence comes back from.
+struct MirrorTable {
+  static constexpr MirrorSlot unclaimed{0xFFFF'FFFFu};
+  std::vector<PageKey> keys;       // of the first full pages, as far as anybody has asked
+  std::vector<MirrorSlot> claims;  // by page: the slot that must keep it for us
+  std::uint32_t needed = 0;        // pages below slid out of the window long ago: nothing is claimed there
+  std::uint32_t offered = 0;       // pages below have been offered to the mirror since the sequence got its row
+
+  bool claimed(std::uint32_t page) const { return page < claims.size() && claims[page] != unclaimed; }
+};
+
 struct Sequence {
   std::uint64_t number = 0;  // in order of acceptance; the smaller one is served first
   RequestId request;
@@ -31,11 +43,19 @@ struct Sequence {
 
   bool running = false;  // has a row
   RowIndex row;
+  DpGroup dp_group{};                        // while it runs: its pages are of this group's pool
   std::uint32_t planned = 0;                 // positions 0 … planned-1 are computed or in a step in flight
   std::uint32_t pending = 0;                 // draws in flight
   std::uint32_t in_flight = 0;               // steps in flight that compute something for it
   std::array<std::uint32_t, 2> starts = {};  // where they start, oldest first
   std::vector<PageTable> tables;             // one a group
+  bool restoring = false;                    // pages are on their way back from the mirror; nothing is computed before they are there
+
+  std::uint32_t computed_most = 0;  // positions that were computed once, even if they are lost now
+  bool may_restore = false;         // it has lost its pages: what is in the mirror is worth fetching
+  TokenChain chain;                 // over the tokens that `mirror` has keys for
+  DpGroup mirror_group{};           // whose directory has the claims
+  std::vector<MirrorTable> mirror;  // one a group of layers; empty without a mirror
 
   std::uint32_t known() const { return static_cast<std::uint32_t>(tokens.size()); }
   std::uint32_t completion_count() const { return known() - prompt_count; }

@@ -5,12 +5,14 @@ Invariant: nothing a step prints is lost (build/logs), and nothing counts as pas
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,8 +21,12 @@ LOGS = ROOT / "build/logs"
 VENV = ROOT / "build/venv"
 CLOSING = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped\s*$", re.M)
 TAIL_LINES = 40
+# Whole servers whose bounds are times; everything else runs side by side, one program a core.
+ALONE = ("end_to_end_", "kill_sweep_", "serve_streams")
+# But these mostly wait for clients that are gone.
+PATIENT = ("end_to_end_vanish_test.py", "end_to_end_clients_test.py")
 # They read the sources and do not depend on the build.
-SOURCE_CHECKS = {"tidy", "tidy_test", "tools_test"}
+SOURCE_CHECKS = {"tidy", "tidy_test", "tools_test", "metrics_test"}
 # CAF's library is not built for TSan and drowns it in false reports, so the actors are left out there.
 TSAN_TARGETS = ["scheduler_tests", "gpu_tests", "protocol_tests", "monitoring_tests"]
 SANITIZER_OPTIONS = {
@@ -38,6 +44,8 @@ class Report:
         self.logs = logs
         self.rows = []  # (step, seconds, verdict)
         self.passed = self.failed = self.skipped = 0
+        self.lock = threading.Lock()
+        self.began = time.monotonic()
         logs.mkdir(parents=True, exist_ok=True)
 
     def run(self, step, command, timeout, counts=False, env=None):
@@ -49,11 +57,12 @@ class Report:
         seconds = time.monotonic() - start
         output = log.read_text(errors="replace")
         found = CLOSING.findall(output)
-        verdict, ok = self.judge(code, tuple(map(int, found[-1])) if found else None, counts)
-        self.rows.append((step, seconds, verdict))
-        print(f"{step}: {verdict}, {seconds:.1f} s", flush=True)
-        if not ok:
-            print(f"--- the last lines of {log}:\n" + "\n".join(output.splitlines()[-TAIL_LINES:]) + "\n---", flush=True)
+        with self.lock:
+            verdict, ok = self.judge(code, tuple(map(int, found[-1])) if found else None, counts)
+            self.rows.append((step, seconds, verdict))
+            print(f"{step}: {verdict}, {seconds:.1f} s", flush=True)
+            if not ok:
+                print(f"--- the last lines of {log}:\n" + "\n".join(output.splitlines()[-TAIL_LINES:]) + "\n---", flush=True)
         return ok
 
     def judge(self, code, counted, counts):
@@ -82,7 +91,7 @@ class Report:
         print("\n" + "step".ljust(width) + "  seconds  verdict")
         for step, seconds, verdict in self.rows:
             print(f"{step.ljust(width)}  {seconds:7.1f}  {verdict}")
-        print(f"{'all'.ljust(width)}  {sum(row[1] for row in self.rows):7.1f}\n")
+        print(f"{'all'.ljust(width)}  {time.monotonic() - self.began:7.1f}\n")
         print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped", flush=True)
         return 0 if self.failed == 0 and self.passed > 0 else 1
 
@@ -131,10 +140,23 @@ def with_oracles(command):
     return [str(VENV / "bin/python"), *command[1:]] if is_python and (VENV / "complete").exists() else command
 
 
-def run_tests(report, preset, tests):
-    for name, command, environment in tests:
+def side_by_side(jobs, run, items):
+    """[run(item)], at most `jobs` at once."""
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(run, items))
+
+
+def run_tests(report, preset, tests, jobs):
+    def run(test):
+        name, command, environment = test
         settings = {**SANITIZER_OPTIONS, "ALTHING_BINARY": str(ROOT / f"build/{preset}/althing"), **environment}
         report.run(f"{preset} {name}", command, 900, counts=True, env=settings)
+
+    def alone(test):
+        return test[0].startswith(ALONE) and test[0] not in PATIENT
+
+    side_by_side(jobs, run, [test for test in tests if not alone(test)])
+    side_by_side(1, run, [test for test in tests if alone(test)])
 
 
 def make_venv(report):
@@ -150,32 +172,41 @@ def make_venv(report):
         print(f"The oracles of tools/oracles.txt cannot be installed (no network?); tests that need them will skip. See {log.relative_to(ROOT)}", flush=True)
 
 
+def fetch_prometheus():
+    """For the suite that checks dashboards and alerts against it; without it that suite says that it skips, and why."""
+    log = LOGS / "prometheus.log"
+    if run_logged(["tools/fetch-prometheus"], log, 180, None) != 0:
+        print(f"Prometheus is not here and cannot be downloaded (no network?); tests that need it will skip. See {log.relative_to(ROOT)}", flush=True)
+
+
 def run_release(report, options):
     if not build(report, "release", [], options.jobs):
         return
     report.run("lint", ["tools/lint", "--jobs", str(options.jobs)], 1800)
-    run_tests(report, "release", registered_tests("release"))
+    run_tests(report, "release", registered_tests("release"), options.jobs)
 
 
 def run_sanitizers(report, options):
     if build(report, "asan", [], options.jobs):
-        run_tests(report, "asan", [test for test in registered_tests("asan") if test[0] not in SOURCE_CHECKS])
+        run_tests(report, "asan", [test for test in registered_tests("asan") if test[0] not in SOURCE_CHECKS], options.jobs)
     if build(report, "tsan", TSAN_TARGETS, options.jobs):
-        run_tests(report, "tsan", [(target, [f"build/tsan/tests/{target}"], {}) for target in TSAN_TARGETS])
+        run_tests(report, "tsan", [(target, [f"build/tsan/tests/{target}"], {}) for target in TSAN_TARGETS], options.jobs)
 
 
 def run_fuzzers(report, options):
     if not build(report, "fuzz", ["fuzzers"], options.jobs):
         return
-    for source in sorted((ROOT / "tests/fuzz").glob("*_fuzz.cpp")):
+
+    def fuzz(source):
         name = source.stem
         corpus = ROOT / "build/fuzz/corpus" / name
         corpus.mkdir(parents=True, exist_ok=True)
         seeds = ROOT / "tests/fuzz/corpus" / name
         command = [f"build/fuzz/tests/fuzz/{name}", f"-max_total_time={options.fuzz_seconds}", "-timeout=10", "-rss_limit_mb=4096",
                    f"-artifact_prefix=build/logs/{name}-", str(corpus)] + ([str(seeds)] if seeds.is_dir() else [])
-        if report.run(f"fuzz {name}", command, options.fuzz_seconds + 120, env=SANITIZER_OPTIONS):
-            report.passed += 1
+        return report.run(f"fuzz {name}", command, options.fuzz_seconds + 120, env=SANITIZER_OPTIONS)
+
+    report.passed += sum(side_by_side(options.jobs, fuzz, sorted((ROOT / "tests/fuzz").glob("*_fuzz.cpp"))))
 
 
 def main():
@@ -187,6 +218,7 @@ def main():
     report = Report()
     try:
         make_venv(report)
+        fetch_prometheus()
         run_release(report, options)
         if not options.quick:
             run_sanitizers(report, options)

@@ -151,10 +151,15 @@ int run_chat(const ChatSettings& settings) {
   auto colour = colour_choice_of(settings.ask.colour);
   if (!colour) return complain(colour.error());
   auto submit = submit_of(settings.ask);
+  if (submit && submit->sampling.n > 1 && !settings.once)
+    submit =
+        Error{ErrorCode::invalid_argument,
+              "a conversation goes on with one answer, not with " + std::to_string(submit->sampling.n) + "; leave --choices out, or ask with --once",
+              "choices"};
   if (!submit) return complain(submit.error());
   auto client = protocol::Client::connect({.endpoint = settings.endpoint, .name = "althing-chat/" ALTHING_VERSION, .limits = {}});
   if (!client) return complain(client.error());
-  StreamPrinter printer(*colour, settings.ask.json);
+  StreamPrinter printer(*colour, settings.ask.json, settings.ask.sampling.n);
   watch_interrupts();
   if (!settings.once) return converse(*client, *submit, printer);
   submit->messages.push_back(user_message(*settings.once));

@@ -1,9 +1,6 @@
 // The machine, checked for what the server needs: processor, kernel facilities, memory, limits, GPUs.
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -17,10 +14,12 @@
 #include <vector>
 
 #include "actors/commands/inspect.hpp"
+#include "actors/complain.hpp"
 #include "actors/control_channel.hpp"
 #include "actors/exit_codes.hpp"
-#include "actors/json_text.hpp"
+#include "actors/serving_addresses.hpp"
 #include "gpu/cuda/device_info.hpp"
+#include "monitoring/json_line.hpp"
 #include "protocol/wire/router_socket.hpp"
 
 namespace althing::actors {
@@ -68,16 +67,12 @@ Line descriptors() {
   return {Finding::note, "descriptors", text + "; a busy server wants 1024 or more (ulimit -n)"};
 }
 
-Line default_port() {
-  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(4550);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const int on = 1;
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return {Finding::ok, "port 4550", "free"};
-  return {Finding::note, "port 4550", std::string(std::strerror(errno)) + "; a server may be running already, else choose another with --bind"};
+// A port that is taken is only noted: it may well be the server that one asks about.
+Line port(const ServingAddress& address) {
+  const std::string what = "--" + std::string(address.flag);
+  if (address.address.port == 0) return {Finding::ok, what, address.address.text() + ": any free port"};
+  if (auto status = check_free(address); !status) return {Finding::note, what, status.error().message};
+  return {Finding::ok, what, address.address.text() + " is free"};
 }
 
 std::vector<Line> gpus() {
@@ -94,7 +89,9 @@ std::vector<Line> gpus() {
 
 }  // namespace
 
-int run_doctor(bool json) {
+int run_doctor(const std::string& bind, const std::string& metrics, bool json) {
+  auto addresses = serving_addresses(bind, metrics);
+  if (!addresses) return complain(addresses.error());
   std::vector<Line> lines{{Finding::ok, "althing", ALTHING_VERSION},
                           {Finding::ok, "libraries",
                            "CAF " + std::to_string(CAF_VERSION / 10000) + "." + std::to_string(CAF_VERSION / 100 % 100) + "." +
@@ -103,15 +100,15 @@ int run_doctor(bool json) {
                           pidfd(),
                           sealed_memory(),
                           memory(),
-                          descriptors(),
-                          default_port()};
+                          descriptors()};
+  for (const ServingAddress& address : *addresses) lines.push_back(port(address));
   for (Line& line : gpus()) lines.push_back(std::move(line));
   bool wrong = false;
   for (const Line& line : lines) {
     wrong = wrong || line.finding == Finding::wrong;
     const char* word = line.finding == Finding::ok ? "ok" : line.finding == Finding::note ? "note" : "WRONG";
     if (json)
-      std::printf("{\"finding\":\"%s\",\"what\":\"%s\",\"detail\":\"%s\"}\n", word, line.what.c_str(), json_escaped(line.detail).c_str());
+      std::printf("{\"finding\":\"%s\",\"what\":\"%s\",\"detail\":\"%s\"}\n", word, line.what.c_str(), monitoring::json_escaped(line.detail).c_str());
     else
       std::printf("%-6s %-12s %s\n", word, line.what.c_str(), line.detail.c_str());
   }

@@ -11,6 +11,7 @@
 #include "actors/exit_codes.hpp"
 #include "actors/frontend_actor.hpp"
 #include "actors/in_process_ranks.hpp"
+#include "actors/memory_budget.hpp"
 #include "actors/monitor_actor.hpp"
 #include "actors/scheduler_actor.hpp"
 #include "protocol/tokenizer/detokenizer.hpp"
@@ -33,20 +34,44 @@ Result<wire::Submit> request_of(const GenerateSettings& settings, const protocol
   return submit;
 }
 
+// The text of choices that come as token ids: of one as it comes, of several one after the other at the end.
+class RawText {
+ public:
+  RawText(const protocol::harmony::Format& format, std::uint32_t choices)
+      : texts_(choices, protocol::Detokenizer(format.tokenizer)), held_(choices) {}
+
+  void print(const wire::Delta& delta) {
+    for (const TokenId token : delta.tokens) held_[delta.choice] += texts_[delta.choice].push(token);
+    if (held_.size() > 1) return;
+    std::fputs(held_[0].c_str(), stdout);
+    std::fflush(stdout);
+    held_[0].clear();
+  }
+  void finish() {
+    for (std::size_t i = 0; i < held_.size(); ++i) {
+      if (held_.size() > 1) std::printf("[choice %zu]\n", i);
+      std::printf("%s%s\n", held_[i].c_str(), texts_[i].finish().c_str());
+    }
+  }
+
+ private:
+  std::vector<protocol::Detokenizer> texts_;
+  std::vector<std::string> held_;  // not printed yet
+};
+
 // Prints what the frontend says until it has said the last of it.
 int listen(caf::scoped_actor& self, const GenerateSettings& settings, const protocol::harmony::Format& format, StreamPrinter& printer) {
   std::optional<int> code;
-  protocol::Detokenizer text(format.tokenizer);
+  const bool raw = settings.raw && !settings.ask.json;
+  RawText text(format, settings.ask.sampling.n);
   while (!code) {
     self->receive(
         [&](ToClient& out) {
           if (const auto* delta = std::get_if<wire::Delta>(&out.message)) {
-            if (!settings.raw || settings.ask.json) return printer.print(*delta);
-            for (const TokenId token : delta->tokens) std::fputs(text.push(token).c_str(), stdout);
-            std::fflush(stdout);
+            raw ? text.print(*delta) : printer.print(*delta);
           } else if (const auto* done = std::get_if<wire::Done>(&out.message)) {
-            if (settings.raw && !settings.ask.json) std::printf("%s\n", text.finish().c_str());
-            printer.done(*done);
+            if (raw) text.finish();
+            if (!raw || done->choices.empty()) printer.done(*done);
             code = exit_ok;
           } else if (const auto* error = std::get_if<wire::ErrorReply>(&out.message)) {
             printer.fail(error->error);
@@ -65,6 +90,7 @@ int run_generate(const GenerateSettings& settings) {
   if (!colour) return complain(colour.error());
   auto setup = set_up_engine(settings.engine);
   if (!setup) return complain(setup.error());
+  if (auto status = check_memory_here(*setup, 0, RanksLive::in_one_process); !status) return complain(status.error());
   auto format = chat_format(settings.engine);
   if (!format) return complain(format.error());
   auto submit = request_of(settings, *format);
@@ -95,7 +121,7 @@ int run_generate(const GenerateSettings& settings) {
       shared->linger = std::chrono::milliseconds(0);
       system.spawn(frontend_actor, std::shared_ptr<const FrontendShared>(std::move(shared)),
                    FrontendStart{RequestId{1}, "generate", std::move(*submit), caf::actor_cast<caf::actor>(self), std::chrono::steady_clock::now()});
-      StreamPrinter printer(*colour, settings.ask.json);
+      StreamPrinter printer(*colour, settings.ask.json, settings.ask.sampling.n);
       code = listen(self, settings, *format, printer);
     } else {
       code = complain(ranks.error());

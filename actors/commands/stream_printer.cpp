@@ -24,8 +24,10 @@ Result<ColourChoice> colour_choice_of(const std::string& name) {
   return Error{ErrorCode::invalid_argument, "unknown colour choice '" + name + "'; use auto, always or never", "colour"};
 }
 
-StreamPrinter::StreamPrinter(ColourChoice colour, bool json)
-    : colour_(!json && (colour == ColourChoice::always || (colour == ColourChoice::automatic && ::isatty(STDOUT_FILENO) == 1))), json_(json) {}
+StreamPrinter::StreamPrinter(ColourChoice colour, bool json, std::uint32_t choices)
+    : colour_(!json && (colour == ColourChoice::always || (colour == ColourChoice::automatic && ::isatty(STDOUT_FILENO) == 1))),
+      json_(json),
+      choices_(choices) {}
 
 void StreamPrinter::paint(const char* code) {
   if (colour_) std::fputs(code, stdout);
@@ -35,12 +37,42 @@ void StreamPrinter::print(const wire::Delta& delta) {
   if (json_) {
     std::fputs((wire::encode(wire::ServerMessage(delta), wire::Encoding::json) + "\n").c_str(), stdout);
   }
+  if (delta.choice > 0 && !json_) {
+    waiting_.push_back(delta);
+  } else if (delta.choice == 0) {
+    if (choices_ > 1 && !json_ && !std::exchange(titled_, true)) std::puts("[choice 0]");
+    print_events(delta);
+  }
+  std::fflush(stdout);
+}
+
+void StreamPrinter::print_events(const wire::Delta& delta) {
   for (const wire::DeltaEvent& event : delta.events) {
     if (const auto* started = std::get_if<wire::MessageStarted>(&event)) start(*started);
     if (const auto* piece = std::get_if<wire::Text>(&event)) text(*piece);
     if (std::holds_alternative<wire::MessageEnded>(event)) end();
   }
+}
+
+// What is printed here is nobody's history.
+void StreamPrinter::print_rest(const wire::Done& done) {
+  auto history = std::exchange(messages_, {});
+  for (std::uint32_t choice = 1; choice < done.choices.size(); ++choice) {
+    std::printf("[choice %u]\n", choice);
+    for (const wire::Delta& delta : waiting_)
+      if (delta.choice == choice) print_events(delta);
+    end();
+    print_reason(done.choices[choice].reason, done.choices[choice].completion_tokens);
+  }
+  messages_ = std::move(history);
+  waiting_.clear();
+  titled_ = false;
+}
+
+void StreamPrinter::print_reason(FinishReason reason, std::uint32_t completion_tokens) {
   std::fflush(stdout);
+  if (reason == FinishReason::length) std::fprintf(stderr, "[stopped after %u tokens]\n", completion_tokens);
+  if (reason == FinishReason::error) std::fprintf(stderr, "[failed after %u tokens]\n", completion_tokens);
 }
 
 void StreamPrinter::start(const wire::MessageStarted& started) {
@@ -81,9 +113,12 @@ void StreamPrinter::done(const wire::Done& done) {
   if (json_) {
     std::fputs((wire::encode(wire::ServerMessage(done), wire::Encoding::json) + "\n").c_str(), stdout);
     std::fflush(stdout);
-  } else if (done.reason == FinishReason::length) {
-    std::fprintf(stderr, "[stopped after %u tokens]\n", done.usage.completion_tokens);
+    return;
   }
+  const bool several = !done.choices.empty();
+  print_reason(several ? done.choices[0].reason : done.reason, several ? done.choices[0].completion_tokens : done.usage.completion_tokens);
+  if (several) print_rest(done);
+  if (done.layout_changed) std::fputs("[the server lost or regained ranks on the way; asked again, it may answer otherwise]\n", stderr);
 }
 
 void StreamPrinter::fail(const Error& error) {

@@ -1,4 +1,5 @@
-// A stream as a person reads it: reasoning dim, commentary and tool calls in colour, the answer plain. Or, for machines, each event as a JSON line.
+// A stream as a person reads it: reasoning dim, commentary and tool calls in colour, the answer plain. Of several choices the first is printed as it
+// comes, the others one after the other at the end. Or, for machines, each event as a JSON line.
 #pragma once
 
 #include <string>
@@ -14,7 +15,7 @@ Result<ColourChoice> colour_choice_of(const std::string& name);
 
 class StreamPrinter {
  public:
-  StreamPrinter(ColourChoice colour, bool json);
+  StreamPrinter(ColourChoice colour, bool json, std::uint32_t choices = 1);
 
   void print(const protocol::wire::Delta& delta);
   // Ends the stream; says so when it was cut by a limit.
@@ -24,10 +25,13 @@ class StreamPrinter {
   // As end(), then what happened, on standard error.
   void fail(const Error& error);
 
-  // The messages printed since the last take, as history for the next turn.
+  // The messages of choice 0 printed since the last take, as history for the next turn.
   std::vector<protocol::harmony::Message> take_messages();
 
  private:
+  void print_events(const protocol::wire::Delta& delta);
+  void print_rest(const protocol::wire::Done& done);
+  void print_reason(FinishReason reason, std::uint32_t completion_tokens);
   void start(const protocol::wire::MessageStarted& started);
   void text(const protocol::wire::Text& text);
   void paint(const char* code);
@@ -35,6 +39,9 @@ class StreamPrinter {
   bool colour_ = false;
   bool json_ = false;
   bool at_line_start_ = true;
+  std::uint32_t choices_ = 1;
+  bool titled_ = false;                         // choice 0 has its heading
+  std::vector<protocol::wire::Delta> waiting_;  // of the choices after the first
   std::vector<protocol::harmony::Message> messages_;
 };
 

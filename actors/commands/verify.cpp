@@ -8,8 +8,8 @@
 #include "actors/commands/inspect.hpp"
 #include "actors/engine_setup.hpp"
 #include "actors/exit_codes.hpp"
-#include "actors/json_text.hpp"
 #include "gpu/weights/verify.hpp"
+#include "monitoring/json_line.hpp"
 
 namespace althing::actors {
 namespace {
@@ -17,7 +17,8 @@ namespace {
 void print_json(const gpu::VerifyReport& report) {
   std::printf("{\"ok\":%s,\"files\":%zu,\"tensors\":%zu,\"bytes\":%llu,\"parameters\":%llu,\"problems\":[", report.ok() ? "true" : "false",
               report.files, report.tensors, static_cast<unsigned long long>(report.bytes), static_cast<unsigned long long>(report.parameters));
-  for (std::size_t i = 0; i < report.problems.size(); ++i) std::printf("%s\"%s\"", i == 0 ? "" : ",", json_escaped(report.problems[i]).c_str());
+  for (std::size_t i = 0; i < report.problems.size(); ++i)
+    std::printf("%s\"%s\"", i == 0 ? "" : ",", monitoring::json_escaped(report.problems[i]).c_str());
   std::printf("]}\n");
 }
 

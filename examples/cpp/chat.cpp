@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
   int status = 0;
   const auto submitted = client->submit(submit, [&](const protocol::StreamEvent& event) {
     if (const auto* delta = std::get_if<wire::Delta>(&event)) {
+      // With submit.sampling.n over 1, delta->choice says which of the answers this belongs to; they come interleaved.
       for (const auto& part : delta->events) print(part);
     } else if (const auto* error = std::get_if<Error>(&event)) {
       std::fprintf(stderr, "\nchat: %s\n", error->message.c_str());

@@ -36,8 +36,11 @@ def main():
             print(event['text'], end='', flush=True)
         elif event['type'] == 'message_ended':
             print('\033[0m' if colour else '')
-        elif event['reason'] != 'stop':
-            print(f'(ended: {event["reason"]} after {event["usage"]["completion_tokens"]} tokens)', file=sys.stderr)
+        else:
+            if event['reason'] != 'stop':
+                print(f'(ended: {event["reason"]} after {event["usage"]["completion_tokens"]} tokens)', file=sys.stderr)
+            if event.get('layout_changed'):
+                print('(the server lost or regained ranks on the way; asked again, it may answer otherwise)', file=sys.stderr)
 
 
 if __name__ == '__main__':

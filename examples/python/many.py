@@ -5,7 +5,8 @@
 
 A line of the input is a JSON object with the members of a submit (docs/protocol.md) beside type and request_id; without an input every request asks the
 prompt. An output line is {"request": number, "messages": […], "reason": …, "usage": {…}, "tokens": […], "first_ms": …, "total_ms": …} or
-{"request": number, "error": {"code": …, "message": …}, …}; numbers count input lines from 0, and the order is that of ending.
+{"request": number, "error": {"code": …, "message": …}, …}; numbers count input lines from 0, and the order is that of ending. With `n` in the sampling of an input
+line, "messages" and "tokens" are choice 0's and "choices" has those of all. "layout_changed" is there when the server lost or regained ranks on the way.
 """
 import argparse
 import json
@@ -13,21 +14,22 @@ import sys
 import threading
 import time
 
-from session import ServerError, Session, collect
+from session import ServerError, Session, collect_choices
 
 
 def stream(session, first, step, submits, report):
     """Sends every step-th submit and follows all of them to their ends."""
-    started, events, tokens, first_at, sequences = {}, {}, {}, {}, {}
+    started, events, tokens, first_at = {}, {}, {}, {}
     for number in range(first, len(submits), step):
         key = f'many-{number}'
-        started[key], events[key], tokens[key], sequences[key] = time.monotonic(), [], [], 0
-        session.send('submit', **submits[number], request_id=key)
+        started[key], events[key], tokens[key] = time.monotonic(), [], {}
+        session.submit(key, **{'messages': [], **submits[number]})
 
     def close(key, **members):
         now, begun = time.monotonic(), started.pop(key)
-        messages, _ = collect(events[key])
-        report({'request': int(key[5:]), 'messages': messages, 'tokens': tokens[key], **members,
+        messages, _ = collect_choices(events[key])
+        choices = [{'messages': messages.get(choice, []), 'tokens': tokens[key].get(choice, [])} for choice in range(max({0, *messages, *tokens[key]}) + 1)]
+        report({'request': int(key[5:]), **choices[0], **({'choices': choices} if len(choices) > 1 else {}), **members,
                 'first_ms': round(1000 * (first_at.get(key, now) - begun), 1), 'total_ms': round(1000 * (now - begun), 1)})
 
     source = session.messages()
@@ -41,17 +43,13 @@ def stream(session, first, step, submits, report):
         key = message.get('request_id')
         if key not in started or message['type'] == 'accepted':
             continue
-        if message['sequence']:
-            sequences[key] += 1
-            if message['sequence'] != sequences[key]:
-                close(key, error={'code': 'corrupt', 'message': f'sequence {message["sequence"]} came where {sequences[key]} was expected'})
-                continue
         if message['type'] == 'delta':
             first_at.setdefault(key, time.monotonic())
-            events[key] += message['events']
-            tokens[key] += message['tokens']
+            choice = message.get('choice', 0)
+            events[key] += [{**event, 'choice': choice} for event in message['events']]
+            tokens[key].setdefault(choice, []).extend(message['tokens'])
         elif message['type'] == 'done':
-            close(key, reason=message['reason'], usage=message['usage'])
+            close(key, reason=message['reason'], usage=message['usage'], **({'layout_changed': True} if message.get('layout_changed') else {}))
         elif message['type'] == 'error':
             close(key, error=message['error'])
 
@@ -79,11 +77,11 @@ def main():
     defaults = {'sampling': {'temperature': options.temperature, 'completion_tokens_max': options.max_tokens}, 'return_tokens': options.return_tokens}
     submits = [{**defaults, **submits[number % len(submits)]} for number in range(count)]
 
-    failed, lock = [], threading.Lock()
+    ended_well, lock = [], threading.Lock()
 
     def report(line):
         with lock:
-            failed.extend(['error'] if 'error' in line else [])
+            ended_well.extend([] if 'error' in line else [line['request']])
             print(json.dumps(line, ensure_ascii=False), flush=True)
 
     sessions = [Session(options.endpoint, f'althing-many.py/{number}') for number in range(options.sockets)]
@@ -92,8 +90,8 @@ def main():
         thread.start()
     for thread in threads:
         thread.join()
-    print(f'{count - len(failed)} of {count} requests ended well', file=sys.stderr)
-    return 1 if failed else 0
+    print(f'{len(ended_well)} of {count} requests ended well', file=sys.stderr)
+    return 0 if len(ended_well) == count else 1
 
 
 if __name__ == '__main__':

@@ -23,6 +23,10 @@ class Communicator {
   [[nodiscard]] virtual bool all_reduce_sum(std::span<std::int64_t> values) = 0;
   // Each rank brings `mine`; `all` is their concatenation in rank order. Lengths may differ; counts[r] is rank r's.
   [[nodiscard]] virtual bool all_gather(std::span<const float> mine, std::span<const std::uint32_t> counts, std::span<float> all) = 0;
+  // Ranks stand in groups of `group_size` consecutive ones, and each group brings a part: the sum of its ranks' `mine`, in rank order. `all` is the
+  // parts' concatenation in the order of groups. Lengths may differ; counts[g] is that of group g's part and of each of its ranks' `mine`.
+  [[nodiscard]] virtual bool all_gather_sums(std::span<const float> mine, std::uint32_t group_size, std::span<const std::uint32_t> counts,
+                                             std::span<float> all) = 0;
   [[nodiscard]] virtual bool barrier() = 0;
 };
 

@@ -81,6 +81,13 @@ struct SharedSegment::State {
 namespace {
 
 enum CallKind : std::uint32_t { call_sum_float = 1, call_sum_integer = 2, call_gather = 3, call_barrier = 4 };
+constexpr std::uint32_t call_kind_bits = 8;  // above them a gather says how large its groups are
+
+// Ranks [begin, end).
+struct Ranks {
+  std::uint32_t begin;
+  std::uint32_t end;
+};
 
 template <class State>
 class SharedMemoryCommunicator final : public Communicator {
@@ -96,20 +103,25 @@ class SharedMemoryCommunicator final : public Communicator {
   bool all_reduce_sum(std::span<std::int64_t> values) override { return sum(values, call_sum_integer); }
 
   bool all_gather(std::span<const float> mine, std::span<const std::uint32_t> counts, std::span<float> all) override {
+    return all_gather_sums(mine, 1, counts, all);
+  }
+
+  bool all_gather_sums(std::span<const float> mine, std::uint32_t group_size, std::span<const std::uint32_t> counts, std::span<float> all) override {
     std::uint64_t total = 0;
     std::uint32_t longest = 0;
     for (const std::uint32_t count : counts) total += count, longest = std::max(longest, count);
-    if (counts.size() != world() || counts[rank_.value] != mine.size() || all.size() != total) return give_up();
+    if (group_size == 0 || group_size * counts.size() != world() || counts[rank_.value / group_size] != mine.size() || all.size() != total)
+      return give_up();
     constexpr std::size_t piece = segment_buffer_bytes / sizeof(float);
     std::size_t at = 0;
     do {
       const std::size_t size = at < mine.size() ? std::min(piece, mine.size() - at) : 0;
       if (size != 0) std::memcpy(input(rank_.value), mine.data() + at, size * sizeof(float));
-      if (!meet(call_gather, total)) return false;
+      if (!meet(call_gather + (group_size << call_kind_bits), total)) return false;
       std::size_t begin = 0;
-      for (std::uint32_t r = 0; r < world(); begin += counts[r++]) {
-        const std::size_t theirs = at < counts[r] ? std::min<std::size_t>(piece, counts[r] - at) : 0;
-        if (theirs != 0) std::memcpy(all.data() + begin + at, input(r), theirs * sizeof(float));
+      for (std::uint32_t g = 0; g < counts.size(); begin += counts[g++]) {
+        const std::size_t theirs = at < counts[g] ? std::min<std::size_t>(piece, counts[g] - at) : 0;
+        add_up(all.data() + begin + at, {g * group_size, (g + 1) * group_size}, 0, theirs);
       }
       at += piece;
       ++calls_;
@@ -142,12 +154,12 @@ class SharedMemoryCommunicator final : public Communicator {
     if (!meet(kind, total)) return false;
     const bool shared = values.size_bytes() > share_bytes_min && world() > 1;
     if (!shared) {
-      add_up(values.data(), 0, values.size());
+      add_up(values.data(), {0, world()}, 0, values.size());
     } else {
       const std::size_t begin = values.size() * rank_.value / world();
       const std::size_t end = values.size() * (rank_.value + 1) / world();
       T* output = reinterpret_cast<T*>(state_->base + state_->layout().output());
-      add_up(output, begin, end);
+      add_up(output, {0, world()}, begin, end);
       if (!wait_for_all()) return false;
       std::memcpy(values.data(), output, values.size_bytes());
     }
@@ -155,12 +167,13 @@ class SharedMemoryCommunicator final : public Communicator {
     return true;
   }
 
-  // sums[i] = the ranks' i-th values in rank order, for begin <= i < end.
+  // sums[i] = the sum of the ranks' i-th values in rank order, for begin <= i < end. It begins with the first rank's value, not with 0: a sum of one
+  // is that value, also where it is -0.
   template <class T>
-  void add_up(T* sums, std::size_t begin, std::size_t end) const {
+  void add_up(T* sums, Ranks ranks, std::size_t begin, std::size_t end) const {
     if (begin == end) return;
-    std::memcpy(sums + begin, reinterpret_cast<const T*>(input(0)) + begin, (end - begin) * sizeof(T));
-    for (std::uint32_t r = 1; r < world(); ++r) {
+    std::memcpy(sums + begin, reinterpret_cast<const T*>(input(ranks.begin)) + begin, (end - begin) * sizeof(T));
+    for (std::uint32_t r = ranks.begin + 1; r < ranks.end; ++r) {
       const T* theirs = reinterpret_cast<const T*>(input(r));
       for (std::size_t i = begin; i < end; ++i) {
         if constexpr (std::is_integral_v<T>) {
@@ -177,7 +190,7 @@ class SharedMemoryCommunicator final : public Communicator {
   SegmentCall& call(std::uint32_t rank) const { return *reinterpret_cast<SegmentCall*>(state_->base + state_->layout().call(rank, calls_ & 1)); }
 
   // Says what this rank calls, waits for all, and compares.
-  bool meet(CallKind kind, std::uint64_t count) {
+  bool meet(std::uint32_t kind, std::uint64_t count) {
     SegmentCall& mine = call(rank_.value);
     mine.kind = kind;
     mine.count = count;

@@ -36,23 +36,26 @@ class Rows {
 };
 
 struct Buffers {
-  // tokens_max: tokens of a step; threads: of the pool.
-  Buffers(const Program& program, std::uint32_t tokens_max, std::uint32_t threads);
+  // tokens_max: tokens of a step; expert_rows_max: rows that one expert computes in a step, padding included; threads: of the pool.
+  Buffers(const Program& program, std::uint32_t tokens_max, std::uint32_t expert_rows_max, std::uint32_t threads);
   std::uint64_t bytes() const;
 
-  Rows residual, normed, partial;                 // (tokens, hidden)
-  Rows queries, attended;                         // (tokens, query_heads * head_dim)
-  Rows keys, values;                              // (tokens, kv_heads * head_dim)
+  Rows residual, normed;                          // (tokens, hidden)
+  Rows partial;                                   // (tokens, hidden): attention's of the group's own tokens, or experts' of all
+  Rows gathered;                                  // (tokens, hidden): attention's sums, group after group; with more than one group
+  Rows queries, attended;                         // (own tokens, query_heads * head_dim)
+  Rows keys, values;                              // (own tokens, kv_heads * head_dim)
   Rows cosine, sine;                              // (tokens, head_dim / 2)
   Rows router_logits;                             // (tokens, experts)
-  Rows expert_inner;                              // (tokens * experts_per_token, intermediate)
-  Rows expert_outer;                              // (tokens * experts_per_token, hidden)
+  Rows expert_inner;                              // (tokens * experts_per_token, then experts: each one's empty rows; intermediate)
+  Rows expert_outer;                              // likewise; hidden
   std::vector<std::uint32_t> chosen;              // (tokens, experts_per_token) experts
   std::vector<float> chosen_weights;              // likewise
+  std::vector<std::uint32_t> chosen_copy;         // likewise: which copy computes it; with an ExpertControl only
   std::vector<std::int64_t> combined;             // (tokens, hidden) fixed point, then (tokens) counts of what did not fit
   std::uint32_t experts_per_token = 0;            // of the layer at hand: pair p is token p / experts_per_token and one of its experts
   std::vector<std::vector<std::uint32_t>> pairs;  // by slot
-  std::vector<std::uint8_t> pair_is_here;         // 1: an expert of this rank
+  std::vector<std::uint8_t> pair_is_here;         // 1: computed by this rank
   std::vector<std::vector<const float*>> inputs;  // by thread: gathered rows
   std::vector<std::vector<float*>> outputs;
   std::vector<std::vector<float>> scratch;  // by thread

@@ -26,6 +26,7 @@ Result<KvCache> KvCache::create(const KvLayout& layout, const Shape& shape, std:
     if (layer_bytes * group.layers.size() > layout.page_bytes)
       return refuse("group " + std::to_string(g) + " needs pages of " + std::to_string(layer_bytes * group.layers.size()) + " bytes, they have " +
                     std::to_string(layout.page_bytes));
+    cache.group_bytes_.push_back(layer_bytes * group.layers.size());
     for (std::size_t i = 0; i < group.layers.size(); ++i) {
       const std::uint32_t layer = group.layers[i];
       if (layer >= layers || named[layer]) return refuse("layer " + std::to_string(layer) + " is named twice or does not exist");

@@ -2,9 +2,11 @@
 // each KV head has its own part: keys as (head_dim, tokens) so that neighbouring positions are lanes, then values as (tokens, head_dim).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "scheduler/vocabulary/errors.hpp"
@@ -37,6 +39,12 @@ class KvCache {
   }
   // (tokens_per_page, head_dim)
   float* values(const LayerPlace& place, PageId page, std::uint32_t head) const { return keys(place, page, head) + head_floats(place) / 2; }
+  // Every float of a page.
+  void fill(PageId page, float value) { std::fill_n(pages_.get() + page.value * page_floats_, page_floats_, value); }
+  // What the layers of `group` use of a page.
+  std::span<std::byte> bytes_of(PageId page, std::uint32_t group) const {
+    return {reinterpret_cast<std::byte*>(pages_.get() + page.value * page_floats_), group_bytes_[group]};
+  }
   std::uint64_t bytes() const { return bytes_; }
 
  private:
@@ -50,6 +58,7 @@ class KvCache {
   std::size_t page_floats_ = 0;
   std::uint64_t bytes_ = 0;
   std::vector<LayerPlace> places_;
+  std::vector<std::size_t> group_bytes_;
   std::unique_ptr<float[], Unmap> pages_{nullptr, Unmap{0}};
 };
 

@@ -2,6 +2,8 @@
 #include "gpu/cpu/router.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "gpu/cpu/elementwise.hpp"
 
@@ -24,6 +26,29 @@ void choose_experts(std::span<const float> logits, std::span<std::uint32_t> chos
     sum += weights[i];
   }
   for (float& weight : weights) weight /= sum;
+}
+
+bool RouterFigures::finite() const { return std::isfinite(entropy) && std::isfinite(variance) && std::isfinite(margin); }
+
+RouterFigures router_figures(std::span<const float> logits) {
+  float first = -std::numeric_limits<float>::infinity(), second = first;
+  double sum = 0.0;
+  for (const float logit : logits) {
+    second = std::max(second, std::min(first, logit));
+    first = std::max(first, logit);
+    sum += logit;
+  }
+  const double mean = sum / static_cast<double>(logits.size());
+  double squares = 0.0, weights = 0.0, weighted = 0.0;
+  for (const float logit : logits) {
+    const double weight = exp_f32(logit - first), below = static_cast<double>(first) - logit;
+    squares += (logit - mean) * (logit - mean);
+    weights += weight;
+    weighted += weight * below;
+  }
+  // -sum p log p with p = weight / weights and log weight = -below.
+  return {std::log(weights) + weighted / weights, squares / static_cast<double>(logits.size()),
+          logits.size() < 2 ? 0.0 : static_cast<double>(first) - second};
 }
 
 }  // namespace althing::gpu::cpu

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(prefill_threads, 1) attention_prefill_kernel(c
   stage_queries<G>(shared, a, work);
 #pragma unroll
   for (std::uint32_t i = 0; i < prefill_stages - 1; ++i) {
-    if (i < segments) stage_segment<prefill_threads>(staged + i * staged_bytes, head, pages, i);
+    if (i < segments) stage_segment<prefill_threads>(staged + i * staged_bytes, head, pages, i, pages.visible());
     copy_async_commit();
   }
 
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(prefill_threads, 1) attention_prefill_kernel(c
     copy_async_wait<1>();
     fence_async_proxy();
     __syncthreads();
-    if (i + 2 < segments) stage_segment<prefill_threads>(staged + (stage == 0 ? 2 : stage - 1) * staged_bytes, head, pages, i + 2);
+    if (i + 2 < segments) stage_segment<prefill_threads>(staged + (stage == 0 ? 2 : stage - 1) * staged_bytes, head, pages, i + 2, pages.visible());
     copy_async_commit();
     const std::uint32_t keys = shared_address(staged + stage * staged_bytes);
     stage = stage == 2 ? 0 : stage + 1;

@@ -180,15 +180,14 @@ __device__ __forceinline__ HeadPages head_pages(const LayerKv& kv, std::uint32_t
   return {kv.pages + kv.layer_offset + std::uint64_t(head) * 2 * values, static_cast<std::uint32_t>(kv.page_bytes), values};
 }
 
-// Begins to copy the keys and values of the i-th segment to `staged`; all Threads threads take part, each commits. Rows that nobody sees become zero:
-// what a page holds there may be NaN, and 0 times NaN would reach every row.
+// Begins to copy the keys and values of the i-th segment to `staged`; all Threads threads take part, each commits. Rows outside `visible` become
+// zero: what a page holds there may be NaN, and 0 times NaN would reach every row.
 template <int Threads>
-__device__ __forceinline__ void stage_segment(std::byte* staged, const HeadPages& head, SegmentPages& pages, std::uint32_t i) {
+__device__ __forceinline__ void stage_segment(std::byte* staged, const HeadPages& head, SegmentPages& pages, std::uint32_t i, Visible visible) {
   static_assert(Threads % 64 == 0);  // so that a thread's rows are all the same modulo 8
   pages.advance(i);
   const std::uint32_t chunk = threadIdx.x % 8, row = threadIdx.x / 8;
   const std::uint32_t base = pages.base(i), position_mask = head.values / kv_row_bytes - 1;
-  const Visible visible = pages.visible();
   std::byte* const to = staged + chunk_offset(row, chunk);
   const std::byte* const from = head.keys + chunk * 16;
 #pragma unroll

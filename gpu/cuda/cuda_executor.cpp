@@ -36,7 +36,9 @@ struct Slot {
 };
 
 struct ShapeOrder {
-  bool operator()(const StepShape& a, const StepShape& b) const { return std::tie(a.tokens, a.filters) < std::tie(b.tokens, b.filters); }
+  bool operator()(const StepShape& a, const StepShape& b) const {
+    return std::tie(a.tokens, a.filters, a.far) < std::tie(b.tokens, b.filters, b.far);
+  }
 };
 // What steps take turns in: the decoder's two blocks, and the graphs that read them.
 struct Turn {
@@ -77,8 +79,9 @@ class CudaExecutor final : public Executor {
     auto loaded = load_weights(program, options);
     if (!loaded) return loaded.error();
     weights_ = std::move(*loaded);
-    auto decoder = Decoder::create(weights_.model, config_.kv,
-                                   {config_.limits.step_tokens_max, config_.limits.rows_max, context_, static_cast<std::uint32_t>(processors)});
+    auto decoder = Decoder::create(
+        weights_.model, config_.kv,
+        {config_.limits.step_tokens_max, config_.limits.rows_max, context_, static_cast<std::uint32_t>(processors), config_.whole_steps});
     if (!decoder) return decoder.error();
     decoder_ = std::move(*decoder);
     for (Slot& slot : slots_) {
@@ -165,7 +168,7 @@ class CudaExecutor final : public Executor {
     rows_.commit(plan, std::move(*staged));
     const StepShape shape = shape_of(plan);
     const std::size_t bytes = write_block(plan, shape, slots_[step.slot].block.get(), step.result);
-    if (auto s = launch(shape, bytes, slots_[step.slot]); !s) {
+    if (auto s = launch(shape, bytes, slots_[step.slot], plan.scrub); !s) {
       // The device's state is unknown from here on; the process must end (and its streams live on with another).
       failed_ = s.error();
       return s;
@@ -180,10 +183,10 @@ class CudaExecutor final : public Executor {
     return Ok{};
   }
 
-  // A step in which every row decodes one token fills a bucket; others are as large as they are.
+  // A step in which every row decodes one token fills a bucket; others are as large as they are, which may be nothing.
   StepShape shape_of(const StepPlan& plan) const {
     StepShape shape;
-    bool decodes_alone = true;
+    bool decodes_alone = !plan.work.empty();
     for (const RowWork& work : plan.work) {
       decodes_alone = decodes_alone && work.count == 1 && work.sample;
       shape.tokens += work.count;
@@ -200,6 +203,7 @@ class CudaExecutor final : public Executor {
     const std::uint32_t bucket = decode_bucket(shape.tokens);
     if (decodes_alone && bucket != 0 && bucket <= config_.limits.rows_max && !observer_watches(observer_))
       shape.tokens = shape.decodes = shape.sampled = bucket;
+    shape.far = shape.tokens == 1 && decoder_->far(plan.work[0].start);
     return shape;
   }
 
@@ -262,7 +266,7 @@ class CudaExecutor final : public Executor {
     return o.updates + count * sizeof(TableUpdate);
   }
 
-  Status launch(const StepShape& shape, std::size_t bytes, Slot& slot) {
+  Status launch(const StepShape& shape, std::size_t bytes, Slot& slot, const std::vector<LeftPage>& scrub) {
     // Copies run beside the step before: to the block that it does not read, after the last step that did; and draws go back while the next step
     // runs.
     turn_ ^= 1;
@@ -272,18 +276,20 @@ class CudaExecutor final : public Executor {
       return s;
     if (auto s = check(cudaEventRecord(turn.sent, sending_), "sending a step"); !s) return s;
     if (auto s = check(cudaStreamWaitEvent(stream_, turn.sent), "sending a step"); !s) return s;
-    if (shape.tokens != 0) {
-      if (observer_watches(observer_)) {
-        const DecoderWatch watch =
-            make_watch(observer_, stream_, {shape.tokens, weights_.model.hidden, weights_.model.experts, weights_.model.vocabulary});
-        if (auto s = decoder_->enqueue(shape, turn_, stream_, &watch); !s) return s;
-      } else if (shape.all_sampled() && decode_bucket(shape.tokens) == shape.tokens) {
-        auto graph = graph_of(shape);
-        if (!graph) return graph.error();
-        if (auto s = check(cudaGraphLaunch(*graph, stream_), "launching a step"); !s) return s;
-      } else if (auto s = decoder_->enqueue(shape, turn_, stream_); !s) {
-        return s;
-      }
+    // Behind the steps that may still touch these pages, and before the first that has them again: all on one stream.
+    for (const LeftPage& left : scrub)
+      if (left.dp_group == config_.placement.dp_group)
+        if (auto s = check(cudaMemsetAsync(decoder_->kv_page(left.page), 0, decoder_->kv_page_bytes(), stream_), "scrubbing a page"); !s) return s;
+    if (observer_watches(observer_)) {
+      const DecoderWatch watch =
+          make_watch(observer_, stream_, {shape.tokens, weights_.model.hidden, weights_.model.experts, weights_.model.vocabulary});
+      if (auto s = decoder_->enqueue(shape, turn_, stream_, &watch); !s) return s;
+    } else if (shape.all_sampled() && decode_bucket(shape.tokens) == shape.tokens) {
+      auto graph = graph_of(shape);
+      if (!graph) return graph.error();
+      if (auto s = check(cudaGraphLaunch(*graph, stream_), "launching a step"); !s) return s;
+    } else if (auto s = decoder_->enqueue(shape, turn_, stream_); !s) {
+      return s;
     }
     if (auto s = check(cudaEventRecord(turn.computed, stream_), "ending a step"); !s) return s;
     if (auto s = check(cudaStreamWaitEvent(receiving_, turn.computed), "reading draws"); !s) return s;
@@ -335,6 +341,7 @@ class CudaExecutor final : public Executor {
     if (!step.error) {
       if (auto s = check(cudaEventSynchronize(slot.done), "running a step"); !s) step.error = s.error();
     }
+    if (auto s = decoder_->status(); !s && !step.error) step.error = s.error();
     if (observer_.progress) observer_.progress();
     if (step.error) {
       step.done(*step.error);

@@ -30,6 +30,7 @@ Result<std::unique_ptr<Decoder>> Decoder::create(const DeviceModel& model, const
   auto decoder = std::unique_ptr<Decoder>(new Decoder(model, kv, limits));
   if (auto s = decoder->allocate(kv); !s) return s.error();
   if (auto s = decoder->place_layers(kv); !s) return s.error();
+  if (auto s = decoder->make_whole_step(); !s) return s.error();
   return Result<std::unique_ptr<Decoder>>(std::move(decoder));
 }
 
@@ -47,6 +48,7 @@ Status Decoder::allocate(const KvLayout& kv) {
     }
   };
   take(pages_, kv.page_bytes * kv.page_count, "the KV cache");
+  page_bytes_ = kv.page_bytes;
   take(tables_, kv.groups.size() * rows * table_stride_, "page tables");
   const StepShape most{limits_.tokens_max, limits_.tokens_max, limits_.tokens_max, limits_.rows_max, false};
   for (auto& block : blocks_) take(block, step_offsets(most).updates + updates_max_ * sizeof(TableUpdate), "the step's block");
@@ -105,11 +107,26 @@ Status Decoder::place_layers(const KvLayout& kv) {
   return Ok{};
 }
 
+Status Decoder::make_whole_step() {
+  if (!limits_.whole_steps) return Ok{};
+  DecodeScratch scratch;
+  scratch.residual = residual_.get();
+  scratch.normed = normed_.get();
+  scratch.attention = attention_scratch_.get();
+  scratch.attention_segments_max = decode_rows_max_ == 0 ? 1 : std::min(attention_segments_max(limits_.context_max, 0), segments_split_max);
+  scratch.logits = logits_.get();
+  scratch.totals = totals_.get();
+  auto whole = WholeStep::create(model_, kv_, scratch, limits_.processors);
+  if (!whole) return whole.error();
+  whole_ = std::move(*whole);
+  return Ok{};
+}
+
 std::uint64_t Decoder::scratch_bytes() const {
-  return 2 * blocks_[0].bytes() + attention_scratch_.bytes() + sampler_scratch_.bytes() + tables_.bytes() + last_drawn_.bytes() + chosen_.bytes() +
-         pairs_.bytes() + residual_.bytes() + cosine_.bytes() + sine_.bytes() + weights_.bytes() + outputs_.bytes() + logits_.bytes() +
-         router_logits_.bytes() + normed_.bytes() + gathered_.bytes() + queries_.bytes() + attended_.bytes() + inner_.bytes() + counts_.bytes() +
-         totals_.bytes() + 2 * drawn_[0].bytes();
+  return (whole_ == nullptr ? 0 : whole_->bytes()) + 2 * blocks_[0].bytes() + attention_scratch_.bytes() + sampler_scratch_.bytes() +
+         tables_.bytes() + last_drawn_.bytes() + chosen_.bytes() + pairs_.bytes() + residual_.bytes() + cosine_.bytes() + sine_.bytes() +
+         weights_.bytes() + outputs_.bytes() + logits_.bytes() + router_logits_.bytes() + normed_.bytes() + gathered_.bytes() + queries_.bytes() +
+         attended_.bytes() + inner_.bytes() + counts_.bytes() + totals_.bytes() + 2 * drawn_[0].bytes();
 }
 
 StepTokens Decoder::tokens(const StepShape& shape) const {
@@ -120,6 +137,12 @@ StepTokens Decoder::tokens(const StepShape& shape) const {
 Status Decoder::enqueue(const StepShape& shape, std::uint32_t turn, cudaStream_t stream, const DecoderWatch* watch) {
   turn_ = turn;
   if (auto s = begin(shape, stream); !s) return s;
+  if (shape.tokens == 0) return Ok{};  // pages may have changed all the same
+  if (whole_ != nullptr && watch == nullptr && shape.tokens == 1 && shape.all_sampled()) {
+    const WholeStep::Inputs inputs{tokens(shape), cosine_.get(), sine_.get(), in_block<std::int32_t>(step_offsets(shape).slots), shape.far};
+    if (auto s = whole_->enqueue(inputs, groups_, stream); !s) return s;
+    return draw(shape, stream);
+  }
   for (std::uint32_t layer = 0; layer < model_.layers.size(); ++layer) {
     if (watch != nullptr && watch->layer_input)
       if (auto s = watch->layer_input(layer, residual_.get()); !s) return s;
@@ -153,6 +176,7 @@ Status Decoder::begin(const StepShape& shape, cudaStream_t stream) {
   a.stride = hidden_stride_;
   a.cosine = cosine_.get();
   a.sine = sine_.get();
+  if (whole_ != nullptr) a.cleared = whole_->cleared(), a.cleared_words = whole_->cleared_words(), a.step = whole_->step();
   return check(begin_step(a, stream), "beginning a step");
 }
 
@@ -290,7 +314,11 @@ Status Decoder::head(const StepShape& shape, cudaStream_t stream, const DecoderW
       return s;
   }
   if (auto s = check(linear(logits, limits_.processors, stream), "logits"); !s) return s;
+  return draw(shape, stream);
+}
 
+Status Decoder::draw(const StepShape& shape, cudaStream_t stream) {
+  const StepOffsets o = step_offsets(shape);
   SamplerArgs draw;
   draw.logits = logits_.get();
   draw.rows = in_block<SamplerRow>(o.samplers);

@@ -13,6 +13,8 @@
 #include "gpu/cuda/device_memory.hpp"
 #include "gpu/cuda/device_model.hpp"
 #include "gpu/cuda/step_block.hpp"
+#include "gpu/cuda/whole_step.hpp"
+#include "scheduler/vocabulary/ids.hpp"
 #include "scheduler/vocabulary/kv_layout.hpp"
 
 namespace althing::gpu::cuda {
@@ -22,6 +24,7 @@ struct DecoderLimits {
   std::uint32_t rows_max = 0;
   std::uint32_t context_max = 0;  // positions of a row
   std::uint32_t processors = 0;   // multiprocessors of the device
+  bool whole_steps = false;       // a decode step of one token is one kernel, where that kernel takes the model
 };
 
 // Called while launches are being enqueued, for observers: everything before has been enqueued on the stream, nothing after.
@@ -50,7 +53,17 @@ class Decoder {
   // All launches of a step whose block is block(turn). Fit for capture unless `watch` is given.
   Status enqueue(const StepShape& shape, std::uint32_t turn, cudaStream_t stream, const DecoderWatch* watch = nullptr);
 
+  // Not ok when a step that has ended did not end well: the device's state is unknown from there on.
+  Status status() const { return whole_ == nullptr ? Status(Ok{}) : whole_->status(); }
+  WholeStep* whole_step() const { return whole_.get(); }
+  // Whether a row at this position makes its step `far`.
+  bool far(std::uint32_t position) const { return position >= WholeStep::near_positions(model_.kv_heads, limits_.processors); }
+  // A page of the KV cache; kv_page_bytes() of them belong to it.
+  std::byte* kv_page(PageId page) const { return pages_.get() + std::uint64_t{page.value} * page_bytes_; }
+  std::uint64_t kv_page_bytes() const { return page_bytes_; }
+
   const DrawnRow* drawn(std::uint32_t turn) const { return drawn_[turn].get(); }  // (sampled), after the step
+  const float* logits() const { return logits_.get(); }                           // (sampled, vocabulary), after the step
   const unsigned long long* expert_totals() const { return totals_.get(); }       // (layers, experts), cumulative
   std::uint64_t kv_bytes() const { return pages_.bytes(); }
   std::uint64_t scratch_bytes() const;
@@ -59,10 +72,12 @@ class Decoder {
   Decoder(const DeviceModel& model, const KvLayout& kv, const DecoderLimits& limits);
   Status allocate(const KvLayout& kv);
   Status place_layers(const KvLayout& kv);
+  Status make_whole_step();
   Status begin(const StepShape& shape, cudaStream_t stream);
   Status attention(std::uint32_t layer, const StepShape& shape, cudaStream_t stream);
   Status experts(std::uint32_t layer, const StepShape& shape, cudaStream_t stream, const DecoderWatch* watch);
   Status head(const StepShape& shape, cudaStream_t stream, const DecoderWatch* watch);
+  Status draw(const StepShape& shape, cudaStream_t stream);
   StepTokens tokens(const StepShape& shape) const;
   template <class T>
   const T* in_block(std::size_t offset) const {
@@ -77,6 +92,7 @@ class Decoder {
   std::vector<std::uint32_t> groups_;  // of the KV layout, by layer
 
   std::uint32_t turn_ = 0;  // of the step that is being enqueued
+  std::uint64_t page_bytes_ = 0;
   DeviceBuffer<std::byte> blocks_[2], pages_, attention_scratch_, sampler_scratch_;
   DeviceBuffer<std::int32_t> tables_, last_drawn_, chosen_, pairs_;
   DeviceBuffer<float> residual_, cosine_, sine_, weights_, outputs_, logits_, router_logits_;
@@ -84,6 +100,7 @@ class Decoder {
   DeviceBuffer<std::uint32_t> counts_;
   DeviceBuffer<unsigned long long> totals_;
   DeviceBuffer<DrawnRow> drawn_[2];
+  std::unique_ptr<WholeStep> whole_;  // or nullptr
 };
 
 }  // namespace althing::gpu::cuda

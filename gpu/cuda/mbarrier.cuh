@@ -44,6 +44,38 @@ __device__ __forceinline__ void copy_expected(std::uint32_t shared, const std::b
                : "memory");
 }
 
+// The same for what is read once: it is the first to leave L2 again.
+__device__ __forceinline__ std::uint64_t policy_evict_first() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0,1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void copy_expected(std::uint32_t shared, const std::byte* global, std::uint32_t bytes, std::uint32_t barrier,
+                                              std::uint64_t policy) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0],[%1],%2,[%3],%4;" ::"r"(shared), "l"(global),
+               "r"(bytes), "r"(barrier), "l"(policy)
+               : "memory");
+}
+// To L2 only. Bytes and address are multiples of 16.
+__device__ __forceinline__ void prefetch_bulk(const std::byte* global, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0],%1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
+// Whether the phase of this parity is over, perhaps after a short wait.
+__device__ __forceinline__ bool mbarrier_test(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t over;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done,[%1],%2;\n"
+      "selp.u32 %0,1,0,done;\n"
+      "}"
+      : "=r"(over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return over != 0;
+}
+
 // Makes the thread's ordinary and cp.async writes to shared memory visible to the tensor cores' reads, for whoever synchronises with it afterwards.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

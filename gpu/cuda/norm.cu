@@ -1,49 +1,27 @@
-// See norm.hpp. Orders of sums. begin_step and combine_norm: a thread's elements ascending in one chain, then lanes by xor 16, 8, 4, 2, 1, then warps
-// ascending. norm_route: a lane's groups of four ascending in one chain, then the same tree over lanes.
+// See norm.hpp. Orders of sums (norm_math.cuh): begin_step and combine_norm by a block, norm_route by a warp.
 #include "gpu/cuda/norm.hpp"
 
 #include <cooperative_groups.h>
+
+#include <algorithm>
 
 #include "gpu/cuda/elementwise.cuh"
 #include "gpu/cuda/intrinsics.cuh"
 #include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/mbarrier.cuh"
+#include "gpu/cuda/norm_math.cuh"
 #include "gpu/cuda/weight_tile.cuh"
-#include "gpu/ops/fixed_point.hpp"
 
 namespace althing::gpu::cuda {
 namespace {
 
-constexpr std::uint32_t norm_threads = 512;
 constexpr std::uint32_t route_tokens = 8;  // of one cluster
-constexpr unsigned all_lanes = 0xFFFFFFFFu;
-
-__device__ __forceinline__ float sum_of_warp(float value) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) value += __shfl_xor_sync(all_lanes, value, mask);
-  return value;
-}
-
-// The same on all threads.
-__device__ float sum_of_block(float value) {
-  __shared__ float parts[norm_threads / 32];
-  value = sum_of_warp(value);
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0.0F;
-#pragma unroll
-  for (std::uint32_t w = 0; w < norm_threads / 32; ++w) sum += parts[w];
-  return sum;
-}
-
-__device__ __forceinline__ float inverse_root(float squares, std::uint32_t hidden, float epsilon) {
-  return __frsqrt_rn(__fdiv_rn(squares, static_cast<float>(hidden)) + epsilon);
-}
 
 // Each thread owns elements threadIdx.x + i * norm_threads of the row, in registers: everything is loaded before anything is used.
 template <int Elements>
 __device__ __forceinline__ void write_normed(const float (&x)[Elements], const float* norm, std::uint32_t hidden, float epsilon, float* residual,
                                              __nv_bfloat16* normed) {
+  __shared__ float parts[norm_threads / 32];
   float weights[Elements], squares = 0.0F;
 #pragma unroll
   for (int i = 0; i < Elements; ++i) {
@@ -51,7 +29,9 @@ __device__ __forceinline__ void write_normed(const float (&x)[Elements], const f
     weights[i] = at < hidden ? norm[at] : 0.0F;
     if (at < hidden) squares = __fmaf_rn(x[i], x[i], squares);
   }
-  const float inverse = inverse_root(sum_of_block(squares), hidden, epsilon);
+  leave_part(squares, parts);
+  __syncthreads();
+  const float inverse = inverse_root(sum_of_parts(parts), hidden, epsilon);
 #pragma unroll
   for (int i = 0; i < Elements; ++i) {
     const std::uint32_t at = threadIdx.x + i * norm_threads;
@@ -68,8 +48,11 @@ __global__ void __launch_bounds__(norm_threads) begin_kernel(const __grid_consta
   const std::uint32_t t = blockIdx.x;
   if (t == 0) {
     for (std::uint32_t i = threadIdx.x; i < a.experts; i += norm_threads) a.counts[i] = 0;
+    if (threadIdx.x == 0 && a.step != nullptr) ++*a.step;
+    for (std::uint32_t i = threadIdx.x; i < a.cleared_words; i += norm_threads) a.cleared[i] = 0;
     for (std::uint32_t i = threadIdx.x; i < *a.update_count; i += norm_threads) *a.updates[i].entry = a.updates[i].page;
   }
+  if (t >= a.tokens.count) return;  // a step without tokens
   const std::int32_t row = a.tokens.rows[t];
   if (threadIdx.x < a.half) {
     // The angle is a float product, as in the reference; its cosine is taken in double and rounded once.
@@ -108,7 +91,7 @@ __global__ void __launch_bounds__(norm_threads) combine_norm_kernel(const __grid
   }
   for (std::uint32_t c = 0; real && c < k; c += 2) {
     float output[2][Elements];
-    double weight[2];
+    float weight[2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       weight[j] = c + j < k ? a.routing.weights[first + c + j] : 0.0F;
@@ -122,10 +105,9 @@ __global__ void __launch_bounds__(norm_threads) combine_norm_kernel(const __grid
     for (int j = 0; j < 2; ++j)
 #pragma unroll
       for (int i = 0; i < Elements; ++i) {
-        const double value = weight[j] * static_cast<double>(output[j][i]);  // exact: two floats multiply without rounding in double
-        const bool fits = fabs(value) < fixed_point_limit;                   // false for NaN
-        if (!fits) misfits |= 1u << i;
-        sum[i] += fits ? __double2ll_rn(value * 0x1p36) : 0;
+        const FixedPointAddend addend = fixed_point_addend(weight[j], output[j][i]);
+        if (!addend.fits) misfits |= 1u << i;
+        sum[i] += addend.value;
       }
   }
 #pragma unroll
@@ -134,48 +116,18 @@ __global__ void __launch_bounds__(norm_threads) combine_norm_kernel(const __grid
   write_normed(x, a.norm, a.hidden, a.epsilon, residual, a.normed + std::uint64_t(t) * a.stride);
 }
 
-// Orders as floats do, as an integer that is never 0; NaN comes before all numbers, so that it never wins against one.
-__device__ __forceinline__ std::uint32_t sortable(float value) {
-  const std::uint32_t bits = __float_as_uint(value);
-  if (isnan(value)) return 1;
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-
-// One warp: the k largest of `logits`, softmax over them, and the pairs' places in their experts' lists.
-__device__ void choose_experts(const NormRouteArgs& a, const float* logits, std::uint32_t t, bool real) {
-  const std::uint32_t lane = threadIdx.x % 32, k = a.experts_per_token, experts = a.weights.out;
-  std::uint32_t keys[4];  // of experts lane, lane + 32, …; 0: chosen, or no expert
-#pragma unroll
-  for (std::uint32_t i = 0; i < 4; ++i) keys[i] = lane + 32 * i < experts ? sortable(logits[lane + 32 * i]) : 0;
-  float first = 0.0F, sum = 0.0F, own_weight = 0.0F;
-  std::int32_t own_expert = -1;
-  for (std::uint32_t c = 0; c < k; ++c) {
-    const std::uint32_t best = __reduce_max_sync(all_lanes, max(max(keys[0], keys[1]), max(keys[2], keys[3])));
-    // The smallest id of those that have it: rounds of 32 ascending, lanes ascending.
-    std::uint32_t at = 0;
-    bool found = false;
-#pragma unroll
-    for (std::uint32_t i = 0; i < 4; ++i) {
-      const unsigned have = __ballot_sync(all_lanes, keys[i] == best);
-      if (found || have == 0) continue;
-      found = true;
-      at = 32 * i + __ffs(static_cast<int>(have)) - 1;
-      if (at % 32 == lane) keys[i] = 0;
-    }
-    const float logit = logits[at];
-    if (c == 0) first = logit;
-    const float weight = exp2_fast((logit - first) * log2_e);
-    sum += weight;
-    if (lane == c) own_expert = static_cast<std::int32_t>(at), own_weight = weight;
-  }
+// One warp: the token's experts, and the pairs' places in their experts' lists.
+__device__ void route_token(const NormRouteArgs& a, const float* logits, std::uint32_t t, bool real) {
+  const std::uint32_t lane = threadIdx.x % 32, k = a.experts_per_token;
+  const ExpertChoice own = choose_experts(logits, a.weights.out, k);
   if (lane >= k) return;
   const std::uint32_t pair = t * k + lane;
-  a.routing.chosen[pair] = real ? own_expert : -1;
-  a.routing.weights[pair] = real ? __fdiv_rn(own_weight, sum) : 0.0F;
+  a.routing.chosen[pair] = real ? own.expert : -1;
+  a.routing.weights[pair] = real ? own.weight : 0.0F;
   if (!real) return;
-  const std::uint32_t place = atomicAdd(a.routing.counts + own_expert, 1u);
-  a.routing.pairs[std::uint64_t(own_expert) * a.routing.capacity + place] = static_cast<std::int32_t>(pair);
-  if (a.totals != nullptr) atomicAdd(a.totals + own_expert, 1ull);
+  const std::uint32_t place = atomicAdd(a.routing.counts + own.expert, 1u);
+  a.routing.pairs[std::uint64_t(own.expert) * a.routing.capacity + place] = static_cast<std::int32_t>(pair);
+  if (a.totals != nullptr) atomicAdd(a.totals + own.expert, 1ull);
 }
 
 // Normed tokens, the warps' sums, the norm's weights; the router's rows follow, a segment a warp.
@@ -222,10 +174,7 @@ __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__
     for (int i = 0; i < LaneGroups; ++i) v[i] = lane + 32 * i < a.hidden / 4 ? x[lane + 32 * i] : make_float4(0, 0, 0, 0);
     float squares = 0.0F;
 #pragma unroll
-    for (int i = 0; i < LaneGroups; ++i) {
-      squares = __fmaf_rn(v[i].x, v[i].x, squares), squares = __fmaf_rn(v[i].y, v[i].y, squares);
-      squares = __fmaf_rn(v[i].z, v[i].z, squares), squares = __fmaf_rn(v[i].w, v[i].w, squares);
-    }
+    for (int i = 0; i < LaneGroups; ++i) squares = add_squares(squares, v[i]);
     const float inverse = inverse_root(sum_of_warp(squares), a.hidden, a.epsilon);
 #pragma unroll
     for (int i = 0; i < LaneGroups; ++i) {
@@ -278,7 +227,7 @@ __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__
   }
   cluster.sync();
   if (part != 0) return;
-  for (std::uint32_t c = warp; c < count; c += warps) choose_experts(a, logits[c], first + c, a.tokens.rows[first + c] >= 0);
+  for (std::uint32_t c = warp; c < count; c += warps) route_token(a, logits[c], first + c, a.tokens.rows[first + c] >= 0);
 }
 
 __global__ void __launch_bounds__(256) gather_kernel(const __grid_constant__ GatherArgs a) {
@@ -295,7 +244,7 @@ cudaError_t gather_rows(const GatherArgs& args, cudaStream_t stream) { return la
 
 cudaError_t begin_step(const BeginArgs& args, cudaStream_t stream) {
   auto* kernel = args.hidden <= norm_threads ? begin_kernel<1> : args.hidden <= 6 * norm_threads ? begin_kernel<6> : begin_kernel<8>;
-  return launch(kernel, {dim3(args.tokens.count), dim3(norm_threads)}, stream, args);
+  return launch(kernel, {dim3(std::max(args.tokens.count, 1u)), dim3(norm_threads)}, stream, args);
 }
 
 cudaError_t combine_norm(const CombineNormArgs& args, cudaStream_t stream) {

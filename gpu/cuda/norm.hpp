@@ -18,7 +18,8 @@ struct TableUpdate {
   std::int32_t page = 0;
 };
 
-// residual = table[token], normed = rms_norm(residual), cosine and sine of every token's position; page tables updated; expert counts cleared.
+// residual = table[token], normed = rms_norm(residual), cosine and sine of every token's position; page tables updated; expert counts cleared. The
+// last two also for a step without tokens.
 struct BeginArgs {
   StepTokens tokens;
   const std::int32_t* ids = nullptr;         // (tokens) token ids; -1: the row's last draw
@@ -34,6 +35,9 @@ struct BeginArgs {
   const std::uint32_t* update_count = nullptr;
   std::uint32_t* counts = nullptr;  // of the routing
   std::uint32_t experts = 0;
+  std::uint32_t* cleared = nullptr;  // (cleared_words) set to zero
+  std::uint32_t cleared_words = 0;
+  std::uint32_t* step = nullptr;    // counted up, or nullptr
   float* residual = nullptr;        // (tokens, hidden)
   __nv_bfloat16* normed = nullptr;  // (tokens, stride), padding never written
   std::uint32_t stride = 0;

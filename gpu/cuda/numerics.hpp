@@ -18,6 +18,9 @@ inline constexpr std::uint32_t row_tile = 16;     // rows of weights in one tile
 inline constexpr std::uint32_t kv_segment = 128;  // positions
 
 constexpr std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) { return (a + b - 1) / b; }
+// n / d where inverse is this of d; 1 more than that where n is so large that n d >= 2^31.
+constexpr std::uint32_t inverse_of(std::uint32_t d) { return ((1u << 31) + d - 1) / d; }
+constexpr std::uint32_t divide(std::uint32_t n, std::uint32_t inverse) { return static_cast<std::uint32_t>((std::uint64_t{2 * n} * inverse) >> 32); }
 constexpr std::uint32_t k_tiles(std::uint32_t in) { return ceil_div(in, k_tile); }
 constexpr std::uint32_t k_padded(std::uint32_t in) { return k_tiles(in) * k_tile; }
 

@@ -18,6 +18,7 @@ struct StepShape {
   std::uint32_t tiles = 0;    // of prefill attention
   std::uint32_t sampled = 0;  // when as many as tokens and decodes: the same ones in the same order
   bool filters = false;       // a sampled row has top-k, top-p or min-p
+  bool far = false;           // the one token of the step sees more positions than Decoder::far allows
 
   // Places of tokens and of sampled rows are the same: a step of decodes alone.
   constexpr bool all_sampled() const { return tokens == decodes && tokens == sampled; }

@@ -31,10 +31,6 @@ struct StreamPlan {
   std::uint32_t inverse_row_tiles, inverse_blocks, inverse_divisor;  // see divide()
 };
 
-// n / d where inverse is this of d, or 1 more than n / d if n is so large that n d >= 2^31.
-constexpr std::uint32_t inverse_of(std::uint32_t d) { return ((1u << 31) + d - 1) / d; }
-__device__ __forceinline__ std::uint32_t divide(std::uint32_t n, std::uint32_t inverse) { return __umulhi(2 * n, inverse); }
-
 struct StreamShared {
   std::uint32_t ends[stream_experts_max];  // passes over an expert and those before it
   std::uint32_t passes;                    // over all

@@ -31,6 +31,8 @@ class Lowering {
     program_.context_tokens_max = spec_.context_tokens_max;
     program_.query_heads = p_.query_heads.size();
     program_.kv_heads = p_.kv_heads.size();
+    program_.dp_groups = p_.dp;
+    program_.dp_group = p_.dp_group;
     program_.rotary = spec_.rotary;
     sizes_ = {spec_.hidden, spec_.head_dim, p_.query_heads.size(), p_.kv_heads.size(), spec_.experts, spec_.intermediate, spec_.vocabulary};
     if (spec_.rotary.inverse_frequencies.size() * 2 != spec_.head_dim)
@@ -58,6 +60,8 @@ class Lowering {
     if (spec_.layers.empty() || spec_.hidden == 0 || spec_.kv_heads == 0) return refuse("the model has no layers, width or KV heads");
     if (spec_.query_heads % spec_.kv_heads != 0) return refuse("query heads do not divide over KV heads");
     if (p_.rank.value >= p_.world) return refuse("rank " + std::to_string(p_.rank.value) + " of a world of " + std::to_string(p_.world));
+    if (p_.dp == 0 || p_.world % p_.dp != 0 || p_.dp_group.value >= p_.dp)
+      return refuse("group " + std::to_string(p_.dp_group.value) + " of " + std::to_string(p_.dp) + " in a world of " + std::to_string(p_.world));
     if (!inside(p_.query_heads, spec_.query_heads)) return refuse("query heads end at " + std::to_string(p_.query_heads.end));
     if (!inside(p_.vocabulary, spec_.vocabulary)) return refuse("the vocabulary ends at " + std::to_string(p_.vocabulary.end));
     if (!inside(p_.kv_heads, spec_.kv_heads)) return refuse("KV heads end at " + std::to_string(p_.kv_heads.end));
@@ -93,7 +97,8 @@ class Lowering {
     emit(GatherOp{layer, spec_.experts, p_.experts});
     if (error_) return;  // the held experts index the weights below
     ExpertsOp experts{layer, m.swiglu_limit, m.swiglu_alpha, {}, {}, {}, {}};
-    for (const ExpertId expert : p_.experts) {
+    for (const HeldExpert& held : p_.experts) {
+      const ExpertId expert = held.expert;
       experts.gate_up.push_back(expert_matrix(m.gate_up, expert, 2 * spec_.intermediate, spec_.hidden));
       experts.down.push_back(expert_matrix(m.down, expert, spec_.hidden, spec_.intermediate));
       experts.gate_up_bias.push_back(expert_bias(m.gate_up, expert));

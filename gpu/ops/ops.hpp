@@ -45,12 +45,14 @@ struct AttentionOp {
   Vector sinks;  // (query_heads) or empty
 };
 
+// The ops from qkv to attn_out compute tokens of this rank's DP group only; `partial` holds those, in the step's order.
 // partial = W[:, this rank's heads] attended.
 struct AttnOutOp {
   Matrix out;  // (hidden, query_heads * head_dim)
 };
 
-// residual += sum over ranks + bias; then normed as NormOp. The sum is of `partial` in rank order, or of the fixed-point combine.
+// residual += sum over ranks + bias; then normed as NormOp. The sum is of `partial` over the ranks of each token's DP group, in rank order, or of the
+// fixed-point combine over all ranks.
 struct ReduceAddNormOp {
   enum class Source : std::uint8_t { partial, fixed_point };
   Source source = Source::partial;
@@ -67,14 +69,14 @@ struct RouteOp {
   std::uint32_t experts_per_token = 0;
 };
 
-// For every expert held here: which tokens chose it.
+// For every expert held here: which tokens chose it and are this copy's turn.
 struct GatherOp {
   std::uint32_t layer = 0;
   std::uint32_t experts = 0;
-  std::vector<ExpertId> held;  // by slot
+  std::vector<HeldExpert> held;  // by slot
 };
 
-// For every (token, expert held here): W2 (swiglu(W1 normed + b1)) + b2, whole on this rank.
+// For every (token, expert) gathered: W2 (swiglu(W1 normed + b1)) + b2, whole on this rank.
 struct ExpertsOp {
   std::uint32_t layer = 0;
   float swiglu_limit = 0;
@@ -83,7 +85,7 @@ struct ExpertsOp {
   std::vector<Vector> gate_up_bias, down_bias;
 };
 
-// fixed = sum over the token's experts held here of weight * output, as 64-bit fixed point (ops/fixed_point.hpp).
+// fixed = sum over the token's experts computed here of weight * output, as 64-bit fixed point (ops/fixed_point.hpp).
 struct CombineOp {
   std::uint32_t layer = 0;
 };
@@ -119,6 +121,8 @@ struct Program {
   std::uint32_t context_tokens_max = 0;
   std::uint32_t query_heads = 0;  // of this rank
   std::uint32_t kv_heads = 0;
+  std::uint32_t dp_groups = 1;  // in the world
+  DpGroup dp_group{};           // of this rank
   Rotary rotary;
   std::vector<Op> ops;
   std::uint64_t weight_bytes = 0;  // of this rank

@@ -104,9 +104,12 @@ Status check(const GatherOp& op, const Sizes& s) {
   Check c("gather");
   c.that(op.experts == s.experts, "experts", "number " + std::to_string(op.experts) + " and must number " + std::to_string(s.experts));
   for (std::size_t slot = 0; slot < op.held.size(); ++slot) {
-    c.that(op.held[slot].value < s.experts, "held expert",
-           std::to_string(op.held[slot].value) + " does not exist, there are " + std::to_string(s.experts));
-    c.that(slot == 0 || op.held[slot - 1] < op.held[slot], "held experts", "must be ascending");
+    const HeldExpert& held = op.held[slot];
+    c.that(held.expert.value < s.experts, "held expert",
+           std::to_string(held.expert.value) + " does not exist, there are " + std::to_string(s.experts));
+    c.that(slot == 0 || op.held[slot - 1].expert < held.expert, "held experts", "must be ascending");
+    c.that(held.copy < held.copies, "held expert",
+           std::to_string(held.expert.value) + " is copy " + std::to_string(held.copy) + " of " + std::to_string(held.copies));
   }
   return c.result();
 }

@@ -23,7 +23,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds ping_interval_max{1000};
 constexpr milliseconds hello_interval{100};  // between attempts while a server says that it is starting
-constexpr int frames_per_poll_max = 1000;    // so that poll() returns even from a server that never pauses
+constexpr milliseconds resume_interval{100};
+constexpr int resume_refusals_max = 20;
+constexpr int frames_per_poll_max = 1000;  // so that poll() returns even from a server that never pauses
 
 // 32 hexadecimal digits from the operating system: whoever knows them can resume the client's requests.
 std::string make_client_id() {
@@ -42,6 +44,9 @@ struct Stream {
   // The server did not know this connection when it heard of the stream. Everything that we sent before Hello is answered so; after Welcome, and
   // after the stream was asked for again, the same answer is meant.
   enum class Unknown : std::uint8_t { no, greeting, asked_again } unknown = Unknown::no;
+  // A resume that came too soon after another is refused as busy; it is sent again at this time.
+  std::optional<Clock::time_point> resume_at;
+  int refusals = 0;  // in a row
 };
 
 }  // namespace
@@ -106,7 +111,8 @@ struct Client::State {
     }
   }
   // What is accepted is resumed. What may never have arrived is submitted again, which attaches to the request if it has.
-  void ask_for(const std::string& id, const Stream& stream) {
+  void ask_for(const std::string& id, Stream& stream) {
+    stream.resume_at.reset();
     if (stream.submit_body.empty()) {
       send(wire::Resume{id, stream.order.last()});
     } else {
@@ -148,6 +154,7 @@ struct Client::State {
     const auto verdict = found->second.order.on(message.sequence);
     if (verdict != StreamOrder::Verdict::deliver) return act(message.request_id, found->second, verdict);
     found->second.unknown = Stream::Unknown::no;
+    found->second.refusals = 0;
     found->second.submit_body.clear();
     tell(found->second, message);
     consume(message.request_id);
@@ -171,6 +178,11 @@ struct Client::State {
     if (message.error.code == ErrorCode::unavailable && found->second.unknown != Stream::Unknown::asked_again) {
       found->second.unknown = Stream::Unknown::greeting;
       return greet();
+    }
+    if (message.error.code == ErrorCode::busy && found->second.submit_body.empty() && found->second.refusals < resume_refusals_max) {
+      ++found->second.refusals;
+      found->second.resume_at = Clock::now() + resume_interval;
+      return;
     }
     if (message.error.code == ErrorCode::not_found && found->second.submit_body.empty())
       return finish(message.request_id, Error{ErrorCode::core_lost,
@@ -246,6 +258,13 @@ struct Client::State {
                                      options.timeout.count()),
                          ""});
     }
+    // A new connection is a stranger to the server. Hello at once: pings and grants that waited in the queue have gone before it and are refused.
+    if (link.reconnected() && welcome) {
+      greeted.reset();
+      greet();
+    }
+    for (auto& [id, stream] : streams)
+      if (stream.resume_at && now >= *stream.resume_at) ask_for(id, stream);
     if (now < next_ping) return;
     next_ping = now + ping_interval();
     if (welcome) {
@@ -332,7 +351,9 @@ void Client::poll(milliseconds wait) {
     s.tick();
     const auto now = Clock::now();
     if (frames > 0 || now >= deadline) return;
-    const auto until = std::min(deadline, std::max(s.next_ping, now));
+    auto until = std::min(deadline, std::max(s.next_ping, now));
+    for (const auto& [id, stream] : s.streams)
+      if (stream.resume_at) until = std::min(until, std::max(*stream.resume_at, now));
     s.link.wait(std::chrono::duration_cast<milliseconds>(until - now) + milliseconds(1));
   }
 }

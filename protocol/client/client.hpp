@@ -4,9 +4,9 @@
 //   client.submit({.request_id = "r1", .messages = …}, handler);
 //   while (client.open_streams() > 0) client.poll(100ms);
 //
-// It sends Hello and pings, grants credit as the handler consumes, and ends every stream exactly once: with Done, with the server's error, or, when
-// the server is gone (no answer to pings for `timeout`) or came back as another instance that does not know the request, with core_lost or
-// unavailable.
+// It sends Hello and pings, grants credit as the handler consumes, and ends every stream exactly once: with Done, with the server's error, with
+// unavailable when the server is gone (no answer to pings for `timeout`), or with core_lost when it came back and does not know the request. A
+// connection that breaks meanwhile, because the serving process died too, is no end: streams go on behind the last message that came.
 #pragma once
 
 #include <chrono>

@@ -16,6 +16,7 @@ constexpr int heartbeat_timeout_ms = 3000;  // a TCP connection that is silent f
 constexpr int reconnect_ms = 50;
 constexpr int reconnect_ms_max = 1000;
 constexpr std::size_t parts_max = 3;
+constexpr const char* events_endpoint = "inproc://handshakes";  // every link has a context of its own
 
 }  // namespace
 
@@ -29,8 +30,12 @@ Result<Link> Link::open(const std::string& endpoint, std::size_t frame_bytes_max
     socket.set(zmq::sockopt::reconnect_ivl, reconnect_ms);
     socket.set(zmq::sockopt::reconnect_ivl_max, reconnect_ms_max);
     socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(frame_bytes_max));
+    // Whoever waits for a ping's answer to learn that the server was restarted waits a second too long.
+    if (zmq_socket_monitor(socket.handle(), events_endpoint, ZMQ_EVENT_HANDSHAKE_SUCCEEDED) != 0) throw zmq::error_t();
+    zmq::socket_t events(context, zmq::socket_type::pair);
+    events.connect(events_endpoint);
     socket.connect(endpoint);
-    return Link(std::move(context), std::move(socket));
+    return Link(std::move(context), std::move(socket), std::move(events));
   } catch (const zmq::error_t& failure) {
     const bool bad_endpoint = failure.num() == EINVAL || failure.num() == EPROTONOSUPPORT || failure.num() == ENODEV;
     return Error{bad_endpoint ? ErrorCode::invalid_argument : ErrorCode::io,
@@ -67,12 +72,25 @@ std::optional<wire::Frame> Link::receive() {
 }
 
 void Link::wait(std::chrono::milliseconds wait) {
-  zmq::pollitem_t item{socket_.handle(), 0, ZMQ_POLLIN, 0};
+  zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {events_.handle(), 0, ZMQ_POLLIN, 0}};
   try {
-    zmq::poll(&item, 1, std::max(wait, std::chrono::milliseconds(0)));
+    zmq::poll(items, 2, std::max(wait, std::chrono::milliseconds(0)));
   } catch (const zmq::error_t&) {
     // A signal: the caller looks at its clock anyway.
   }
+}
+
+bool Link::reconnected() {
+  int handshakes = 0;
+  try {
+    zmq::message_t part;
+    while (events_.recv(part, zmq::recv_flags::dontwait))
+      if (!part.more()) ++handshakes;
+  } catch (const zmq::error_t&) {
+    return false;
+  }
+  if (handshakes == 0) return false;
+  return std::exchange(connected_, true) || handshakes > 1;
 }
 
 }  // namespace althing::protocol

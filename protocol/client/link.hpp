@@ -21,14 +21,19 @@ class Link {
   bool send(std::string_view header, std::string_view body);
   // The next frame that is waiting. One that has not the form [empty]? [header] [body] comes back with an empty header.
   std::optional<wire::Frame> receive();
-  // Until a frame is waiting, `wait` at most.
+  // Until a frame is waiting or a connection was made, `wait` at most.
   void wait(std::chrono::milliseconds wait);
+  // True when the connection was lost and has been made anew since the last call: nothing that was sent or received before can be relied on.
+  bool reconnected();
 
  private:
-  Link(zmq::context_t context, zmq::socket_t socket) : context_(std::move(context)), socket_(std::move(socket)) {}
+  Link(zmq::context_t context, zmq::socket_t socket, zmq::socket_t events)
+      : context_(std::move(context)), socket_(std::move(socket)), events_(std::move(events)) {}
 
   zmq::context_t context_;
   zmq::socket_t socket_;
+  zmq::socket_t events_;  // one message for each handshake with a server
+  bool connected_ = false;
 };
 
 }  // namespace althing::protocol

@@ -155,6 +155,7 @@ class Decoder {
     take(from.getSeed(), to.seed);
     take(from.getCompletionTokensMax(), to.completion_tokens_max);
     to.ignore_stop = from.getIgnoreStop();
+    to.n = from.getN();
     return to;
   }
   Submit submit(schema::Submit::Reader from) {
@@ -194,7 +195,30 @@ class Decoder {
     if (fits("events", events.size(), delta_events_max, "delta_events_max"))
       for (auto item : events) to.events.push_back(event(item));
     to.tokens = tokens(from.getTokens(), "tokens", delta_events_max, "delta_events_max");
+    to.choice = from.getChoice();
     return to;
+  }
+  FinishReason reason(schema::FinishReason from) {
+    if (static_cast<unsigned>(from) > static_cast<unsigned>(schema::FinishReason::ERROR)) complain(unsupported("finish reason"));
+    return static_cast<FinishReason>(from);
+  }
+  Done done(schema::Done::Reader from) {
+    Done to;
+    to.reason = reason(from.getReason());
+    to.usage = Usage{from.getPromptTokens(), from.getCompletionTokens(), from.getPreemptions()};
+    to.layout_changed = from.getLayoutChanged();
+    const auto choices = from.getChoices();
+    if (!fits("choices", choices.size(), choices_bound, "choices_bound")) return to;
+    for (auto item : choices) {
+      ChoiceEnd& end = to.choices.emplace_back(ChoiceEnd{reason(item.getReason()), item.getCompletionTokens(), item.getPreemptions(), std::nullopt});
+      if (item.hasError()) end.error = failure(item.getError());
+    }
+    return to;
+  }
+  static Error failure(schema::Failure::Reader from) {
+    const auto code = static_cast<unsigned>(from.getCode());
+    return Error{code < static_cast<unsigned>(error_code_count) ? static_cast<ErrorCode>(code) : ErrorCode::internal, string_of(from.getMessage()),
+                 string_of(from.getField())};
   }
 
  private:
@@ -237,15 +261,6 @@ ClientMessage client_message(Decoder& decoder, schema::ClientFrame::Reader frame
   }
 }
 
-ErrorReply error_reply(schema::Failure::Reader from) {
-  const auto code = static_cast<unsigned>(from.getCode());
-  ErrorReply to;
-  to.error.code = code < static_cast<unsigned>(error_code_count) ? static_cast<ErrorCode>(code) : ErrorCode::internal;
-  to.error.message = string_of(from.getMessage());
-  to.error.field = string_of(from.getField());
-  return to;
-}
-
 ServerMessage server_message(Decoder& decoder, schema::ServerFrame::Reader frame, std::string request_id) {
   const std::uint64_t sequence = frame.getSequence();
   switch (frame.which()) {
@@ -265,18 +280,13 @@ ServerMessage server_message(Decoder& decoder, schema::ServerFrame::Reader frame
       return delta;
     }
     case schema::ServerFrame::DONE: {
-      const auto done = frame.getDone();
-      const auto reason = done.getReason();
-      if (static_cast<unsigned>(reason) > static_cast<unsigned>(schema::FinishReason::ERROR)) decoder.complain(unsupported("finish reason"));
-      return Done{std::move(request_id), sequence, static_cast<FinishReason>(reason),
-                  Usage{done.getPromptTokens(), done.getCompletionTokens(), done.getPreemptions()}};
+      Done done = decoder.done(frame.getDone());
+      done.request_id = std::move(request_id);
+      done.sequence = sequence;
+      return done;
     }
-    case schema::ServerFrame::ERROR: {
-      ErrorReply reply = error_reply(frame.getError());
-      reply.request_id = std::move(request_id);
-      reply.sequence = sequence;
-      return reply;
-    }
+    case schema::ServerFrame::ERROR:
+      return ErrorReply{std::move(request_id), sequence, Decoder::failure(frame.getError())};
     case schema::ServerFrame::PONG: {
       const auto pong = frame.getPong();
       return Pong{pong.getNonce(), string_of(pong.getServerInstance())};

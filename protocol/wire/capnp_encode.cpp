@@ -99,6 +99,7 @@ void put(schema::Sampling::Builder to, const Sampling& from) {
   if (from.seed) to.getSeed().setValue(*from.seed);
   if (from.completion_tokens_max) to.getCompletionTokensMax().setValue(*from.completion_tokens_max);
   to.setIgnoreStop(from.ignore_stop);
+  to.setN(from.n);
 }
 
 struct PutClient {
@@ -157,6 +158,19 @@ void put(schema::DeltaEvent::Builder to, const DeltaEvent& from) {
   }
 }
 
+void put(schema::Failure::Builder to, const Error& from) {
+  to.setCode(static_cast<schema::ErrorCode>(from.code));
+  to.setMessage(text_of(from.message));
+  to.setField(text_of(from.field));
+}
+
+void put(schema::ChoiceEnd::Builder to, const ChoiceEnd& from) {
+  to.setReason(static_cast<schema::FinishReason>(from.reason));
+  to.setCompletionTokens(from.completion_tokens);
+  to.setPreemptions(from.preemptions);
+  if (from.error) put(to.initError(), *from.error);
+}
+
 struct PutServer {
   schema::ServerFrame::Builder frame;
 
@@ -182,6 +196,7 @@ struct PutServer {
     auto events = delta.initEvents(count_of(m.events.size()));
     for (unsigned i = 0; i < events.size(); ++i) put(events[i], m.events[i]);
     put_tokens(delta.initTokens(count_of(m.tokens.size())), m.tokens);
+    delta.setChoice(m.choice);
   }
   void operator()(const Done& m) {
     frame.setRequestId(text_of(m.request_id));
@@ -191,14 +206,15 @@ struct PutServer {
     done.setPromptTokens(m.usage.prompt_tokens);
     done.setCompletionTokens(m.usage.completion_tokens);
     done.setPreemptions(m.usage.preemptions);
+    done.setLayoutChanged(m.layout_changed);
+    if (m.choices.empty()) return;
+    auto choices = done.initChoices(count_of(m.choices.size()));
+    for (unsigned i = 0; i < choices.size(); ++i) put(choices[i], m.choices[i]);
   }
   void operator()(const ErrorReply& m) {
     frame.setRequestId(text_of(m.request_id));
     frame.setSequence(m.sequence);
-    auto error = frame.initError();
-    error.setCode(static_cast<schema::ErrorCode>(m.error.code));
-    error.setMessage(text_of(m.error.message));
-    error.setField(text_of(m.error.field));
+    put(frame.initError(), m.error);
   }
   void operator()(const Pong& m) {
     auto pong = frame.initPong();

@@ -140,6 +140,8 @@ void check_sampling(Checker& c, const Sampling& s) {
   c.range("sampling.temperature", s.temperature, 0.0F, 2.0F, "0 to 2");
   c.range("sampling.min_p", s.min_p, 0.0F, 1.0F, "0 to 1");
   c.range("sampling.top_p", s.top_p, 1e-38F, 1.0F, "over 0 and up to 1");
+  if (s.n == 0) c.complain(ErrorCode::invalid_argument, "sampling.n is 0; ask for at least 1 choice", "sampling.n");
+  c.count("sampling.n", s.n, c.limits().choices_max, "choices_max");
   if (!s.completion_tokens_max) return;
   const std::string field = "sampling.completion_tokens_max";
   if (*s.completion_tokens_max == 0) c.complain(ErrorCode::invalid_argument, field + " is 0; ask for at least 1 token", field);
@@ -179,8 +181,23 @@ void check_hello(Checker& c, const Hello& hello) {
                "version_min " + std::to_string(hello.version_min) + " is over version_max " + std::to_string(hello.version_max), "version_min");
 }
 
+void check_done(Checker& c, const Done& done) {
+  c.id("request_id", done.request_id);
+  c.count("choices", done.choices.size(), choices_bound, "choices_bound");
+  for (std::size_t i = 0; i < done.choices.size() && !c.failed(); ++i) {
+    if (!done.choices[i].error) continue;
+    const std::string path = "choices[" + std::to_string(i) + "].error";
+    c.text(path + ".message", done.choices[i].error->message);
+    c.text(path + ".field", done.choices[i].error->field);
+  }
+}
+
 void check_delta(Checker& c, const Delta& delta) {
   c.id("request_id", delta.request_id);
+  // Clients may keep something for each choice.
+  if (delta.choice >= choices_bound)
+    c.complain(ErrorCode::too_large,
+               "choice is " + std::to_string(delta.choice) + ", and a request has " + std::to_string(choices_bound) + " at most", "choice");
   c.count("events", delta.events.size(), delta_events_max, "delta_events_max");
   c.count("tokens", delta.tokens.size(), delta_events_max, "delta_events_max");
   for (std::size_t i = 0; i < delta.events.size() && !c.failed(); ++i) {
@@ -212,7 +229,7 @@ struct CheckServer {
   }
   void operator()(const Accepted& m) const { c.id("request_id", m.request_id); }
   void operator()(const Delta& m) const { check_delta(c, m); }
-  void operator()(const Done& m) const { c.id("request_id", m.request_id); }
+  void operator()(const Done& m) const { check_done(c, m); }
   void operator()(const ErrorReply& m) const {
     c.name("request_id", m.request_id);
     c.text("error.message", m.error.message);

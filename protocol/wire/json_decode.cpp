@@ -144,11 +144,12 @@ class Decoder {
     to.seed = m.optional_u64("seed");
     to.completion_tokens_max = m.optional_u32("completion_tokens_max");
     to.ignore_stop = m.boolean("ignore_stop");
+    to.n = m.optional_u32("n").value_or(1);
     return to;
   }
 
   Delta delta(const Members& m, std::string request_id, std::uint64_t sequence) {
-    Delta to{std::move(request_id), sequence, {}, {}};
+    Delta to{std::move(request_id), sequence, m.u32("choice"), {}, {}};
     if (const auto* events = m.array("events"); events != nullptr && fits(m, "events", *events, delta_events_max, "delta_events_max"))
       for (std::size_t i = 0; i < events->size() && !error_; ++i) to.events.push_back(event((*events)[i], "events[" + std::to_string(i) + "]"));
     to.tokens = tokens(m, "tokens", delta_events_max, "delta_events_max");
@@ -174,37 +175,54 @@ class Decoder {
     return MessageEnded{index};
   }
 
-  Done done(const Members& m, std::string request_id, std::uint64_t sequence) {
-    Done to{std::move(request_id), sequence, FinishReason::stop, {}};
+  FinishReason reason(const Members& m) {
     const std::string name = m.text("reason");
-    bool known = false;
     for (const auto reason : {FinishReason::stop, FinishReason::length, FinishReason::cancelled, FinishReason::error})
-      if (name == name_of(reason)) {
-        to.reason = reason;
-        known = true;
-      }
-    if (!known) keep(unsupported(m, "reason", "a finish reason"));
+      if (name == name_of(reason)) return reason;
+    keep(unsupported(m, "reason", "a finish reason"));
+    return FinishReason::stop;
+  }
+
+  Done done(const Members& m, std::string request_id, std::uint64_t sequence) {
+    Done to{std::move(request_id), sequence, reason(m), {}, {}};
     if (const auto* object = m.object("usage")) {
       const Members usage(*object, "usage.", error_);
       to.usage = Usage{usage.u32("prompt_tokens"), usage.u32("completion_tokens"), usage.u32("preemptions")};
     }
+    to.layout_changed = m.boolean("layout_changed");
+    if (const auto* choices = m.array("choices"); choices != nullptr && fits(m, "choices", *choices, choices_bound, "choices_bound"))
+      for (std::size_t i = 0; i < choices->size() && !error_; ++i) to.choices.push_back(choice((*choices)[i], "choices[" + std::to_string(i) + "]"));
+    return to;
+  }
+
+  ChoiceEnd choice(const ordered_json& json, const std::string& path) {
+    if (!json.is_object()) {
+      keep({ErrorCode::invalid_argument, path + " must be an object, not " + json.type_name(), path});
+      return {};
+    }
+    const Members m(json, path + ".", error_);
+    ChoiceEnd to{reason(m), m.u32("completion_tokens"), m.u32("preemptions"), std::nullopt};
+    if (const auto* error = m.object("error")) to.error = error_of(Members(*error, path + ".error.", error_));
     return to;
   }
 
   ErrorReply failure(const Members& m, std::string request_id, std::uint64_t sequence) {
     ErrorReply to{std::move(request_id), sequence, {}};
-    const auto* object = m.object("error");
-    if (object == nullptr) {
+    if (const auto* object = m.object("error"))
+      to.error = error_of(Members(*object, "error.", error_));
+    else
       m.complain(ErrorCode::invalid_argument, "an error message needs the member error with code and message", "error");
-      return to;
-    }
-    const Members error(*object, "error.", error_);
-    const std::string code = error.text("code");
-    to.error.code = ErrorCode::internal;  // also for codes of later versions
+    return to;
+  }
+
+  static Error error_of(const Members& m) {
+    Error to;
+    const std::string code = m.text("code");
+    to.code = ErrorCode::internal;  // also for codes of later versions
     for (int i = 0; i < error_code_count; ++i)
-      if (code == name_of(static_cast<ErrorCode>(i))) to.error.code = static_cast<ErrorCode>(i);
-    to.error.message = error.text("message");
-    to.error.field = error.text("field");
+      if (code == name_of(static_cast<ErrorCode>(i))) to.code = static_cast<ErrorCode>(i);
+    to.message = m.text("message");
+    to.field = m.text("field");
     return to;
   }
 

@@ -39,6 +39,7 @@ ordered_json json_of(const Sampling& s) {
   if (s.seed) json["seed"] = std::to_string(*s.seed);
   if (s.completion_tokens_max) json["completion_tokens_max"] = *s.completion_tokens_max;
   if (s.ignore_stop) json["ignore_stop"] = true;
+  if (s.n != 1) json["n"] = s.n;
   return json;
 }
 
@@ -94,23 +95,33 @@ ordered_json json_of(const DeltaEvent& event) {
 }
 
 ordered_json json_of(const Delta& m) {
-  ordered_json json = {{"type", "delta"}, {"request_id", m.request_id}, {"sequence", whole(m.sequence)}};
+  ordered_json json = {{"type", "delta"}, {"request_id", m.request_id}, {"sequence", whole(m.sequence)}, {"choice", m.choice}};
   ordered_json& events = json["events"] = ordered_json::array();
   for (const auto& event : m.events) events.push_back(json_of(event));
   json["tokens"] = m.tokens;
   return json;
 }
 
+ordered_json json_of(const Error& error) { return {{"code", name_of(error.code)}, {"message", error.message}, {"field", error.field}}; }
+
+ordered_json json_of(const ChoiceEnd& end) {
+  ordered_json json = {{"reason", name_of(end.reason)}, {"completion_tokens", end.completion_tokens}, {"preemptions", end.preemptions}};
+  if (end.error) json["error"] = json_of(*end.error);
+  return json;
+}
+
 ordered_json json_of(const Done& m) {
   ordered_json usage = {
       {"prompt_tokens", m.usage.prompt_tokens}, {"completion_tokens", m.usage.completion_tokens}, {"preemptions", m.usage.preemptions}};
-  return {
+  ordered_json json = {
       {"type", "done"}, {"request_id", m.request_id}, {"sequence", whole(m.sequence)}, {"reason", name_of(m.reason)}, {"usage", std::move(usage)}};
+  for (const ChoiceEnd& end : m.choices) json["choices"].push_back(json_of(end));
+  if (m.layout_changed) json["layout_changed"] = true;
+  return json;
 }
 
 ordered_json json_of(const ErrorReply& m) {
-  ordered_json error = {{"code", name_of(m.error.code)}, {"message", m.error.message}, {"field", m.error.field}};
-  return {{"type", "error"}, {"request_id", m.request_id}, {"sequence", whole(m.sequence)}, {"error", std::move(error)}};
+  return {{"type", "error"}, {"request_id", m.request_id}, {"sequence", whole(m.sequence)}, {"error", json_of(m.error)}};
 }
 
 ordered_json json_of(const Pong& m) { return {{"type", "pong"}, {"nonce", whole(m.nonce)}, {"server_instance", m.server_instance}}; }

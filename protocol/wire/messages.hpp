@@ -40,6 +40,7 @@ struct Sampling {
   std::optional<std::uint64_t> seed;
   std::optional<std::uint32_t> completion_tokens_max;
   bool ignore_stop = false;
+  std::uint32_t n = 1;  // completions (choices) of the same prompt, in one stream
 };
 
 struct Submit {
@@ -77,7 +78,7 @@ using ClientMessage = std::variant<Hello, Submit, Cancel, Resume, Grant, Ping>;
 
 struct Welcome {
   std::uint32_t version = wire::version;
-  std::string server_instance;  // changes when the serving process restarts: requests of the old one are lost unless resume says otherwise
+  std::string server_instance;  // of the process, or of the one whose requests it took over; another one knows none of them
   std::string model;
   std::uint32_t context_tokens_max = 0;
   std::uint32_t frame_bytes_max = 0;
@@ -92,7 +93,7 @@ struct Accepted {
 
 // One generated Harmony message begins: everything its header says.
 struct MessageStarted {
-  std::uint32_t index = 0;  // 0, 1, 2 … within the request
+  std::uint32_t index = 0;  // 0, 1, 2 … within the choice
   harmony::Role role = harmony::Role::assistant;
   std::string channel, recipient, content_type;  // "" when absent
 };
@@ -108,15 +109,28 @@ using DeltaEvent = std::variant<MessageStarted, Text, MessageEnded>;
 struct Delta {
   std::string request_id;
   std::uint64_t sequence = 0;
+  std::uint32_t choice = 0;  // which of the n completions all of this belongs to
   std::vector<DeltaEvent> events;
   std::vector<TokenId> tokens;
+};
+
+// How one of several choices ended.
+struct ChoiceEnd {
+  FinishReason reason = FinishReason::stop;
+  std::uint32_t completion_tokens = 0;
+  std::uint32_t preemptions = 0;
+  std::optional<Error> error;  // set when the reason is error
 };
 
 struct Done {
   std::string request_id;
   std::uint64_t sequence = 0;
-  FinishReason reason = FinishReason::stop;
-  Usage usage;
+  FinishReason reason = FinishReason::stop;  // with several choices the gravest of theirs
+  Usage usage;                               // the prompt once, completions of all choices together
+  std::vector<ChoiceEnd> choices = {};       // by choice; empty when n is 1
+  // The server lost ranks, or got them back, and some tokens were drawn by ranks that split attention otherwise than those before. Nothing is
+  // missing, but the same request may give other tokens.
+  bool layout_changed = false;
 };
 
 struct ErrorReply {

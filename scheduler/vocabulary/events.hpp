@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <variant>
 #include <vector>
 
 #include "scheduler/vocabulary/errors.hpp"
 #include "scheduler/vocabulary/ids.hpp"
+#include "scheduler/vocabulary/kv_layout.hpp"
 #include "scheduler/vocabulary/plan.hpp"
 #include "scheduler/vocabulary/sampling.hpp"
 
@@ -19,6 +21,12 @@ struct Submitted {
   SamplingParameters sampling;
   std::uint64_t deadline_ms = 0;          // on the clock of Ticked; 0: none
   std::vector<std::uint32_t> boundaries;  // prompt positions where messages end, ascending: where prefixes may be shared
+  // Completion tokens that are known already, because another core drew them before it died. They are not reported again; the request goes on behind
+  // them, exactly as after a preemption.
+  std::vector<TokenId> drawn;
+  // So many completions of the prompt, taken all or none. They are the requests request … request + choices - 1, drawn as sampling.choice and the
+  // ones after it: each has its own row, tokens and Finished. Accepted or Rejected is one and names the first. REQUIRES: 1 when something was drawn.
+  std::uint32_t choices = 1;
 };
 
 // The client gave up, or the frontend did for it; `error` is what its Finished will carry.
@@ -32,9 +40,32 @@ struct StepDone {
   StepResult result;
 };
 
-// A complete membership under a new epoch; steps may be planned. Running sequences are recomputed from their tokens.
+// A page that every rank of a DP group has in its mirror.
+struct MirroredPage {
+  DpGroup dp_group;
+  MirrorSlot slot;
+  PageKey key;
+
+  friend bool operator==(const MirroredPage&, const MirroredPage&) = default;
+};
+
+// What a membership keeps KV in. It may be another one than the last membership's, when there are fewer ranks or more of them again.
+struct KvShape {
+  std::uint32_t dp_groups = 1;
+  KvLayout layout;                 // of each group's pool
+  std::uint32_t mirror_slots = 0;  // CoreConfig's, as the two above
+  std::uint64_t mirror_identity = 0;
+
+  friend bool operator==(const KvShape&, const KvShape&) = default;
+};
+
+// A complete membership under a new epoch; steps may be planned. Running sequences come back from the mirror as far as it goes, and are recomputed
+// from their tokens behind that. A request that no pool of the new shape can hold ends.
 struct RanksReady {
   EpochId epoch;
+  std::optional<KvShape> shape = std::nullopt;  // none: as before
+  PageKey mirror_seed{};                        // the secret of the keys; another one makes other keys of the same tokens
+  std::vector<MirroredPage> mirrored{};         // ascending by group and slot
 };
 
 // Steps of `epoch` and before will never finish. Sequences return to waiting and keep their tokens.

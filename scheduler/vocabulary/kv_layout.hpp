@@ -1,4 +1,4 @@
-// How the KV cache is cut into pages. All groups of layers share one pool of pages of equal size in bytes; how many tokens a page holds
+// How the KV cache of a DP group is cut into pages. All groups of layers share one pool of pages of equal size in bytes; how many tokens a page holds
 // follows from how many bytes a token takes in the group. The core needs only the counts; the backend derives every offset from the same struct.
 #pragma once
 
@@ -17,7 +17,7 @@ struct KvGroup {
 };
 
 struct KvLayout {
-  std::uint32_t page_count = 0;
+  std::uint32_t page_count = 0;  // of one DP group's pool
   std::uint64_t page_bytes = 0;  // on one rank
   std::vector<KvGroup> groups;
 

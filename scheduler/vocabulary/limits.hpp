@@ -9,6 +9,8 @@
 
 namespace althing {
 
+inline constexpr std::uint32_t choices_bound = 256;  // what choices_max may be at most
+
 struct Limits {
   // The engine.
   std::uint32_t rows_max = 64;            // sequences in one step
@@ -20,6 +22,7 @@ struct Limits {
   std::uint32_t context_tokens_max = 2048;  // prompt + completion of one request; the model's own limit at most
   std::uint32_t completion_tokens_max = 2048;
   std::uint32_t stop_tokens_max = 16;
+  std::uint32_t choices_max = 16;  // completions of one prompt in one request
   // Clients.
   std::uint32_t sessions_max = 1024;
   std::uint32_t requests_per_session_max = 256;
@@ -52,6 +55,9 @@ inline Status check_limits(const Limits& l) {
   if (auto s = at_most(l.rows_max, "rows_max", l.sequences_max, "sequences_max"); !s) return s;
   if (auto s = at_most(1, "1", l.prefill_chunk_max, "prefill_chunk_max"); !s) return s;
   if (auto s = at_most(l.prefill_chunk_max, "prefill_chunk_max", l.step_tokens_max, "step_tokens_max"); !s) return s;
+  if (l.choices_max == 0 || l.choices_max > choices_bound)
+    return Error{ErrorCode::invalid_argument, "choices_max is " + std::to_string(l.choices_max) + "; use 1 to " + std::to_string(choices_bound),
+                 "choices_max"};
   if (auto s = at_most(l.text_bytes_max, "text_bytes_max", l.frame_bytes_max, "frame_bytes_max"); !s) return s;
   return Ok{};
 }

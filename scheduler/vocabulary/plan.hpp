@@ -2,13 +2,16 @@
 //
 // A plan is a difference against the rows as they stand after step `base`, or a snapshot (`snapshot` set) that first clears every
 // row. Order of application on a rank: clear rows, set rows, append pages, release nothing (page ids are only names; the core owns
-// them), then compute `work`. A rank whose last applied step is not `base`, or whose epoch differs, refuses the plan.
+// them), set the pages of `scrub` to zero, empty the mirror slots of `forget`, fill the pages of `restore` from the mirror, compute `work`, and hand
+// the pages of `mirror` to whoever copies them. No row has pages restored and work in the same step: whether the pages came back is in its result. A
+// rank whose last applied step is not `base`, or whose epoch differs, refuses the plan.
 //
 // Token source: `work.tokens` when the host knows the ids; when it is empty, `count` is 1 and the token is the one this rank drew for the
 // row in the row's previous step (it may not have been reported yet: step N+1 is planned while N runs).
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "scheduler/vocabulary/ids.hpp"
@@ -16,16 +19,17 @@
 
 namespace althing {
 
-// A request takes a row. Its KV pages come with `pages`.
+// A request takes a row, which belongs to one DP group: that group's ranks hold its KV and compute its attention. Its KV pages come with `pages`.
 struct RowSetup {
   RowIndex row;
   RequestId request;
   SamplingParameters sampling;
+  DpGroup dp_group{};
 
   friend bool operator==(const RowSetup&, const RowSetup&) = default;
 };
 
-// Pages appended to one row's page table of one KV group: table[first + i] = pages[i].
+// Pages appended to one row's page table of one KV group: table[first + i] = pages[i]. They are of the pool of the row's DP group.
 // For a window group, entries before the window are never read again; the core may have given those pages to others.
 struct PageGrant {
   RowIndex row;
@@ -34,6 +38,42 @@ struct PageGrant {
   std::vector<PageId> pages;
 
   friend bool operator==(const PageGrant&, const PageGrant&) = default;
+};
+
+// A page that no row has any more, and whose pool it is of.
+struct LeftPage {
+  DpGroup dp_group;
+  PageId page;
+
+  friend bool operator==(const LeftPage&, const LeftPage&) = default;
+};
+
+// What a full page holds: a keyed hash over all tokens from position 0 to the page's end, the KV group, and what else the bits depend on. Equal keys
+// are equal bits, whoever computed them.
+struct PageKey {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+
+  friend constexpr auto operator<=>(const PageKey&, const PageKey&) = default;
+};
+
+// A full page of KV group `group`, and its copy outside of the KV cache.
+struct MirrorPage {
+  DpGroup dp_group;
+  std::uint32_t group = 0;
+  PageId page;
+  MirrorSlot slot;
+  PageKey key;
+
+  friend bool operator==(const MirrorPage&, const MirrorPage&) = default;
+};
+
+// A slot of a DP group's mirror, on every rank of the group.
+struct SlotOfGroup {
+  DpGroup dp_group;
+  MirrorSlot slot;
+
+  friend constexpr auto operator<=>(const SlotOfGroup&, const SlotOfGroup&) = default;
 };
 
 // `count` tokens of one row at positions start … start+count-1. At most one RowWork a row and step.
@@ -55,7 +95,11 @@ struct StepPlan {
   std::vector<RowIndex> cleared;  // rows whose request ended or was preempted
   std::vector<RowSetup> set;
   std::vector<PageGrant> pages;
-  std::vector<RowWork> work;  // ascending by row
+  std::vector<LeftPage> scrub;  // nobody's pages that may hold NaN: what was there must not reach their next owner
+  std::vector<SlotOfGroup> forget;
+  std::vector<MirrorPage> restore;
+  std::vector<RowWork> work;       // ascending by row; empty only in a step that scrubs or restores
+  std::vector<MirrorPage> mirror;  // full once this step is done; copied some time later, unless the page has been granted again by then
 
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
@@ -73,7 +117,9 @@ struct DrawnToken {
 struct StepResult {
   StepId step;
   EpochId epoch;
-  std::vector<DrawnToken> drawn;  // in the order of the plan's work, rows with `sample` only
+  std::vector<DrawnToken> drawn;          // in the order of the plan's work, rows with `sample` only
+  std::vector<SlotOfGroup> unrestored{};  // slots of the plan's `restore` that some rank of the group does not have, or not whole; ascending
+  std::string counts{};                   // what it did at the experts (expert_counts.hpp); the core never sees it. Empty: no tokens, or not counted
 
   friend bool operator==(const StepResult&, const StepResult&) = default;
 };

@@ -32,6 +32,7 @@ struct Heard {
   std::vector<Finished> finished;
   std::vector<protocol::wire::ServerMessage> to_client;
   int closed = 0;
+  std::vector<std::uint32_t> tps;  // under which tokens were drawn, whenever it was told
 };
 
 inline caf::behavior recorder(caf::event_based_actor*, std::shared_ptr<Heard> heard) {
@@ -45,6 +46,7 @@ inline caf::behavior recorder(caf::event_based_actor*, std::shared_ptr<Heard> he
       [=](const Finished& finished) { heard->finished.push_back(finished); },
       [=](const ToClient& out) { heard->to_client.push_back(out.message); },
       [=](const StreamClosed&) { ++heard->closed; },
+      [=](const DrawnUnder& under) { heard->tps.push_back(under.tp); },
       [=](const SubmitRequest&) {},
       [=](const CancelRequest&) {},
   };

@@ -62,7 +62,7 @@ TEST(EngineSetup, what_was_found_out_leads_to_the_same_setup) {
   settings.device = "cuda";
   const EngineSetup on_gpu = set_up_engine(settings).value();
   EXPECT_EQ(on_gpu.kv.page_bytes * 2, first.kv.page_bytes);
-  EXPECT_EQ(on_gpu.executor_config(0, 1).device, gpu::Device::cuda);
+  EXPECT_EQ(on_gpu.executor_config(0, 1, 0, nullptr).device, gpu::Device::cuda);
 }
 
 TEST(EngineSetup, a_dummy_model_is_not_for_cpu_ranks) {

@@ -22,7 +22,12 @@ class HeldExecutor final : public gpu::Executor {
   void submit(const StepPlan& plan, std::shared_ptr<gpu::Communicator>, Done done) override { steps.push_back({plan, std::move(done)}); }
   void observe(gpu::Observer observer) override { watcher = std::move(observer); }
   gpu::ExpertCounts expert_counts() const override { return {1, 2, {3, counted}}; }
+  bool counts_steps() const override { return with_steps; }
   gpu::ExecutorMemory memory() const override { return {}; }
+  std::vector<MirroredPage> take_mirror() override {
+    ++mirror_taken;
+    return {{DpGroup{}, MirrorSlot{mirror_taken}, {1, 2}}};
+  }
 
   // Ends the oldest step, as a thread of the executor would.
   void finish() {
@@ -37,6 +42,8 @@ class HeldExecutor final : public gpu::Executor {
   std::deque<Step> steps;
   gpu::Observer watcher;
   std::uint64_t counted = 4;
+  std::uint32_t mirror_taken = 0;
+  bool with_steps = false;
 
  private:
   Step take() {
@@ -75,13 +82,13 @@ class RankActorTest : public testing::Test {
   }
 
   void spawn(std::function<void()> on_lost) {
-    rank_ = system_.spawn(rank_actor, std::shared_ptr<gpu::Executor>(executor_), std::move(on_lost));
+    rank_ = system_.spawn(rank_actor, std::shared_ptr<gpu::Executor>(executor_), RankHooks{std::move(on_lost), stamps_, nullptr});
     settle();
   }
   void settle() { coordinator_.run(); }
-  void join(std::uint64_t epoch) {
+  void join(std::uint64_t epoch, std::shared_ptr<gpu::Executor> executor = nullptr) {
     std::shared_ptr<gpu::Communicator> communicator = gpu::solo_communicator(EpochId{epoch});
-    caf::anon_send(rank_, JoinEpoch{std::move(communicator), scheduler_});
+    caf::anon_send(rank_, JoinEpoch{std::move(communicator), scheduler_, Grid{}, std::move(executor)});
     settle();
   }
   void plan(std::uint64_t step, std::uint64_t epoch) {
@@ -100,6 +107,7 @@ class RankActorTest : public testing::Test {
   caf::actor_system system_;
   caf::scheduler::test_coordinator& coordinator_;
   std::shared_ptr<HeldExecutor> executor_ = std::make_shared<HeldExecutor>();
+  std::shared_ptr<RankStamps> stamps_ = std::make_shared<RankStamps>();
   std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   caf::actor scheduler_, rank_;
   int lost_ = 0;
@@ -139,6 +147,8 @@ TEST_F(RankActorTest, reads_expert_counts_when_asked) {
   join(1);
   executor_->counted = 11;
   EXPECT_EQ(probe().expert_tokens, (std::vector<std::uint64_t>{3, 11}));
+  executor_->with_steps = true;
+  EXPECT_TRUE(probe().expert_tokens.empty()) << "they come with results, and must not be counted twice";
 }
 
 TEST_F(RankActorTest, what_an_old_epoch_s_steps_bring_is_not_told) {
@@ -211,6 +221,49 @@ TEST_F(RankActorTest, a_step_may_end_after_its_actor) {
   settle();
   EXPECT_EQ(inbox_->results.size(), 1U);
   EXPECT_EQ(executor_.use_count(), 1) << "the actor's state went with it";
+}
+
+TEST_F(RankActorTest, the_mirror_of_a_place_is_taken_with_each_epoch_that_gives_the_place_and_not_before) {
+  EXPECT_EQ(executor_->mirror_taken, 0u) << "it may be another's, in another grid";
+  join(1);
+  EXPECT_EQ(executor_->mirror_taken, 1u);
+  EXPECT_EQ(inbox_->ready.back().mirrored, (std::vector<MirroredPage>{{DpGroup{}, MirrorSlot{1}, {1, 2}}})) << "and reported as it is then";
+  const auto spare = std::make_shared<HeldExecutor>();
+  join(2);
+  EXPECT_EQ(executor_->mirror_taken, 2u) << "another may have had it in between";
+  join(3, spare);
+  EXPECT_EQ(spare->mirror_taken, 1u);
+  EXPECT_EQ(executor_->mirror_taken, 2u);
+}
+
+TEST_F(RankActorTest, another_place_brings_another_executor_and_the_old_one_is_gone_before) {
+  join(1);
+  plan(1, 1);
+  ASSERT_EQ(executor_->steps.size(), 1u);
+  executor_->finish();
+  settle();
+  const std::weak_ptr<HeldExecutor> old = executor_;
+  executor_.reset();
+  caf::scoped_actor self{system_};
+  auto asked = self->request(rank_, caf::infinite, DropExecutor{});
+  settle();
+  bool answered = false;
+  asked.receive([&] { answered = true; }, [](const caf::error&) {});
+  EXPECT_TRUE(answered);
+  EXPECT_TRUE(old.expired());
+  const std::size_t results = inbox_->results.size();
+  plan(2, 1);
+  EXPECT_EQ(inbox_->results.size(), results) << "a plan for an executor that is gone";
+  executor_ = std::make_shared<HeldExecutor>();
+  executor_->counted = 44;
+  join(2, executor_);
+  EXPECT_EQ(inbox_->ready.back().epoch, 2u);
+  plan(3, 2);
+  ASSERT_EQ(executor_->steps.size(), 1u);
+  executor_->finish();
+  settle();
+  EXPECT_EQ(inbox_->results.back().step, StepId{3});
+  EXPECT_EQ(probe().expert_tokens.back(), 44u) << "the pulse watches the new one";
 }
 
 }  // namespace

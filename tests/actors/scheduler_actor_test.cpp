@@ -1,4 +1,5 @@
-// The scheduler's shell, message by message: streams end once, lost ranks do not lose tokens, failures reach whoever can repair them.
+// The scheduler's shell, message by message: streams end once, lost ranks do not lose tokens, failures reach whoever can repair them, and requests
+// are counted once. Memberships have a file of their own.
 #include "actors/scheduler_actor.hpp"
 
 #include <sys/stat.h>
@@ -8,79 +9,10 @@
 
 #include "scheduler/journal.hpp"
 
-#include "tests/actors/actor_fixture.hpp"
+#include "tests/actors/scheduler_fixture.hpp"
 
 namespace althing::actors::tests {
 namespace {
-
-class SchedulerActorTest : public testing::Test {
- protected:
-  SchedulerActorTest() : system_(config_), coordinator_(dynamic_cast<caf::scheduler::test_coordinator&>(system_.scheduler())) {
-    options_.core.limits.context_tokens_max = 256;
-    options_.core.kv = {64, 4096, {{0, 16, {1}}, {32, 16, {0}}}};
-    options_.core.vocabulary = 100;
-    options_.metrics = std::make_shared<monitoring::Metrics>(monitoring::MetricsConfig{"test", "test", 1, 1, 1});
-    options_.report_failure = [this](std::uint64_t epoch, const std::vector<std::uint32_t>& ranks, const std::string&) {
-      failures_.emplace_back(epoch, ranks);
-    };
-    options_.on_ready = [this](std::uint64_t) { ++ready_; };
-    options_.on_drained = [this] { ++drained_; };
-  }
-  ~SchedulerActorTest() override {
-    for (const caf::actor& actor : actors_) caf::anon_send_exit(actor, caf::exit_reason::kill);
-    coordinator_.run();
-  }
-
-  void start() {
-    scheduler_ = keep(system_.spawn(scheduler_actor, options_));
-    settle();
-  }
-  caf::actor keep(caf::actor actor) {
-    actors_.push_back(actor);
-    return actor;
-  }
-  // Beats are for ever, so run() alone would not end: deliver what is due now only.
-  void settle() {
-    while (coordinator_.try_run_once()) {
-    }
-  }
-  void pass(std::chrono::milliseconds time) {
-    coordinator_.advance_time(time);
-    settle();
-  }
-  caf::actor join(std::uint64_t epoch, std::shared_ptr<PretendRank> rank) {
-    caf::actor actor = keep(system_.spawn(pretend_rank, std::move(rank), scheduler_));
-    caf::anon_send(scheduler_, RankReady{0, epoch, actor, actor});
-    settle();
-    return actor;
-  }
-  std::shared_ptr<Heard> submit(std::uint64_t id, std::uint32_t prompt, std::uint32_t completion, caf::actor* frontend = nullptr) {
-    auto heard = std::make_shared<Heard>();
-    caf::actor actor = keep(system_.spawn(recorder, heard));
-    if (frontend != nullptr) *frontend = actor;
-    Submitted submitted;
-    submitted.request = RequestId{id};
-    submitted.prompt.assign(prompt, 1);
-    submitted.sampling.completion_tokens_max = completion;
-    caf::anon_send(scheduler_, SubmitRequest{submitted, 0, actor});
-    settle();
-    return heard;
-  }
-  static std::vector<TokenId> expected(std::uint32_t prompt, std::uint32_t completion) {
-    std::vector<TokenId> tokens;
-    for (std::uint32_t i = 0; i < completion; ++i) tokens.push_back(token_at(prompt + i));
-    return tokens;
-  }
-
-  TestSystemConfig config_;
-  caf::actor_system system_;
-  caf::scheduler::test_coordinator& coordinator_;
-  SchedulerOptions options_;
-  caf::actor scheduler_;
-  std::vector<caf::actor> actors_;
-  std::vector<std::pair<std::uint64_t, std::vector<std::uint32_t>>> failures_;
-  int ready_ = 0, drained_ = 0;
-};
 
 TEST_F(SchedulerActorTest, a_request_is_accepted_streamed_and_finished_once) {
   start();
@@ -110,6 +42,42 @@ TEST_F(SchedulerActorTest, the_next_plan_is_on_its_way_before_the_first_is_done)
   EXPECT_EQ(rank->seen.size(), 3U) << "two in flight again";
 }
 
+// The monitor hears what each accepted step did, once, under the membership that computed it. Not of a result that came twice, before the one of the
+// step before it (the core cannot take it: that one may be lost), or too late: what these computed is computed again.
+TEST_F(SchedulerActorTest, counts_of_accepted_steps_are_told_once) {
+  auto told = std::make_shared<std::vector<std::string>>();
+  options_.monitor = keep(system_.spawn([told](caf::event_based_actor*) -> caf::behavior {
+    return {[](const StatusReport&) {}, [told](const StepCounted& step) { told->push_back(step.counts); },
+            [told](const CountingUnder& under) { told->push_back("epoch " + std::to_string(under.epoch)); }};
+  }));
+  start();
+  const auto join_silent = [this](std::uint64_t epoch) {
+    auto rank = std::make_shared<PretendRank>();
+    rank->answering = false;
+    join(epoch, rank);
+    return rank;
+  };
+  const auto answer = [this](const StepPlan& plan, TokenId token, const char* counts) {
+    caf::anon_send(scheduler_, StepResult{plan.step, plan.epoch, {{RowIndex{0}, RequestId{1}, token, false}}, {}, counts});
+    settle();
+  };
+  const auto rank = join_silent(1);
+  submit(1, 20, 12);
+  ASSERT_EQ(rank->seen.size(), 2U);
+  answer(rank->seen[1], token_at(21), "out of turn");
+  answer(rank->seen[0], token_at(20), "first");
+  answer(rank->seen[0], token_at(20), "first");
+  EXPECT_EQ(*told, (std::vector<std::string>{"epoch 1", "first"}));
+  EXPECT_NE(options_.metrics->scrape().find("\nalthing_step_tokens_total 20\n"), std::string::npos) << "both counters count the same steps";
+  caf::anon_send(scheduler_, MembershipLost{1, 0, "exit"});
+  answer(rank->seen.back(), token_at(21), "too late");
+  const auto next = join_silent(2);
+  answer(rank->seen.back(), token_at(21), "too late");
+  ASSERT_FALSE(next->seen.empty());
+  answer(next->seen[0], token_at(21), "computed again");
+  EXPECT_EQ(*told, (std::vector<std::string>{"epoch 1", "first", "epoch 2", "computed again"}));
+}
+
 TEST_F(SchedulerActorTest, requests_wait_while_there_is_no_membership) {
   start();
   const auto heard = submit(1, 20, 4);
@@ -135,29 +103,33 @@ TEST_F(SchedulerActorTest, a_rank_that_dies_in_mid_stream_costs_no_token) {
   ASSERT_EQ(heard->finished.size(), 1U);
 }
 
-TEST_F(SchedulerActorTest, the_supervisor_s_word_alone_ends_an_epoch) {
+// An age was made up once for a rank that was not there, and a time of its last step from it.
+TEST_F(SchedulerActorTest, a_rank_that_is_not_there_has_no_age_and_its_last_step_stays) {
+  auto reports = std::make_shared<std::vector<StatusReport>>();
+  options_.monitor = keep(system_.spawn(
+      [reports](caf::event_based_actor*) -> caf::behavior { return {[reports](const StatusReport& report) { reports->push_back(report); }}; }));
   start();
+  const auto last = [&] {
+    reports->clear();
+    pass(std::chrono::milliseconds(500));
+    return reports->empty() ? StatusReport{} : reports->back();
+  };
+  const auto last_step = [&] {
+    const std::string page = options_.metrics->scrape(), series = "\nalthing_last_step_timestamp_seconds{rank=\"0\"} ";
+    return std::stod(page.substr(page.find(series) + series.size()));
+  };
+  ASSERT_EQ(last().rank_age_ms.size(), 1U);
+  EXPECT_FALSE(last().rank_age_ms[0]);
+  EXPECT_EQ(last_step(), 0);
   auto rank = std::make_shared<PretendRank>();
   const caf::actor actor = join(1, rank);
-  rank->answering = false;
-  const auto heard = submit(1, 8, 4);
-  caf::anon_send(scheduler_, MembershipLost{1, 0, "exit"});
+  ASSERT_TRUE(last().rank_age_ms[0]) << "the control";
+  const double stepped = last_step();
+  EXPECT_GT(stepped, 1e9);
+  caf::anon_send_exit(actor, caf::exit_reason::kill);
   settle();
-  EXPECT_TRUE(failures_.empty());
-  rank->answering = true;
-  caf::anon_send(scheduler_, RankReady{0, 2, actor, actor});
-  settle();
-  EXPECT_EQ(heard->tokens, expected(8, 4));
-}
-
-TEST_F(SchedulerActorTest, a_rank_of_an_old_epoch_is_refused) {
-  start();
-  join(5, std::make_shared<PretendRank>());
-  auto zombie = std::make_shared<PretendRank>();
-  join(4, zombie);
-  const auto heard = submit(1, 8, 4);
-  EXPECT_EQ(zombie->plans, 0);
-  EXPECT_EQ(heard->tokens, expected(8, 4));
+  EXPECT_FALSE(last().rank_age_ms[0]);
+  EXPECT_EQ(last_step(), stepped);
 }
 
 TEST_F(SchedulerActorTest, a_step_that_a_rank_cannot_run_is_reported_once) {
@@ -200,6 +172,127 @@ TEST_F(SchedulerActorTest, without_a_supervisor_a_failure_ends_streams_with_a_ty
   settle();
   ASSERT_EQ(heard->finished.size(), 1U);
   EXPECT_EQ(heard->finished[0].error.code, ErrorCode::rank_lost);
+}
+
+// The recorder of such a test hears several sequences, so it must not check for gaps: it hears no token here.
+TEST_F(SchedulerActorTest, choices_are_one_request_for_whoever_counts) {
+  start();
+  auto rank = std::make_shared<PretendRank>();
+  rank->answering = false;
+  join(1, rank);
+  const auto heard = submit(1, 8, 200, nullptr, 3);
+  EXPECT_EQ(heard->accepted, 1);
+  EXPECT_EQ(count("althing_requests_accepted_total"), 1);
+  for (const std::uint64_t id : {1u, 2u, 3u}) {
+    EXPECT_EQ(count("althing_requests_total{outcome=\"cancelled\"}"), 0);
+    caf::anon_send(scheduler_, CancelRequest{RequestId{id}, Error{ErrorCode::cancelled, "enough", ""}});
+    settle();
+  }
+  EXPECT_EQ(heard->finished.size(), 3u);
+  EXPECT_EQ(count("althing_requests_total{outcome=\"cancelled\"}"), 1);
+}
+
+// The recorder hears of the choices whether they were accepted; what counts is the metrics.
+TEST_F(SchedulerActorTest, choices_that_a_dead_core_left_are_one_request_for_whoever_counts) {
+  start();
+  auto rank = std::make_shared<PretendRank>();
+  rank->answering = false;
+  join(1, rank);
+  auto heard = std::make_shared<Heard>();
+  const caf::actor frontend = keep(system_.spawn(recorder, heard));
+  ResubmitRequest left{{}, FinishReason::error, ErrorCode::nonfinite};  // choice 1 had ended so
+  for (const std::uint32_t choice : {0u, 2u, 3u}) {
+    Submitted submitted;
+    submitted.request = RequestId{7 + choice};
+    submitted.prompt.assign(8, 1);
+    submitted.sampling.completion_tokens_max = 200;
+    submitted.sampling.choice = choice;
+    submitted.drawn.assign(choice, 5);
+    left.choices.push_back({submitted, 0, frontend});
+  }
+  caf::anon_send(scheduler_, left);
+  settle();
+  const auto other = submit(20, 8, 200);  // the control: a request of its own
+  EXPECT_EQ(heard->accepted, 3);
+  EXPECT_EQ(count("althing_requests_accepted_total"), 2);
+  EXPECT_EQ(count("althing_prompt_tokens_total"), 16);
+  for (const std::uint64_t id : {7u, 9u, 10u}) {
+    EXPECT_EQ(count("althing_requests_total{outcome=\"error\"}"), 0);
+    caf::anon_send(scheduler_, CancelRequest{RequestId{id}, Error{ErrorCode::cancelled, "enough", ""}});
+    settle();
+  }
+  EXPECT_EQ(heard->finished.size(), 3u);
+  EXPECT_EQ(count("althing_requests_total{outcome=\"error\"}"), 1) << "the gravest end of all, also of those that the dead core saw";
+  EXPECT_EQ(count("althing_requests_total"), 1) << "in all its outcomes";
+}
+
+TEST_F(SchedulerActorTest, of_choices_that_a_dead_core_left_one_that_is_refused_fails_the_request) {
+  start();
+  auto heard = std::make_shared<Heard>();
+  const caf::actor frontend = keep(system_.spawn(recorder, heard));
+  ResubmitRequest left;
+  for (const std::uint32_t prompt : {8u, 500u, 600u}) {  // two are longer than the context
+    Submitted submitted;
+    submitted.request = RequestId{1 + left.choices.size()};
+    submitted.prompt.assign(prompt, 1);
+    left.choices.push_back({submitted, 0, frontend});
+  }
+  caf::anon_send(scheduler_, left);
+  settle();
+  EXPECT_EQ(heard->rejected.size(), 2u);
+  caf::anon_send(scheduler_, CancelRequest{RequestId{1}, Error{ErrorCode::cancelled, "its frontend ends the others", ""}});
+  settle();
+  EXPECT_EQ(heard->finished.size(), 1u) << "which lives until it is told";
+  EXPECT_EQ(count("althing_requests_accepted_total"), 1);
+  EXPECT_EQ(count("althing_requests_total{outcome=\"error\"}"), 1) << "one outcome, the gravest";
+  EXPECT_EQ(count("althing_requests_rejected_total"), 0) << "as it was accepted";
+}
+
+TEST_F(SchedulerActorTest, of_choices_that_a_dead_core_left_all_may_be_refused_as_one_request) {
+  start();
+  auto heard = std::make_shared<Heard>();
+  const caf::actor frontend = keep(system_.spawn(recorder, heard));
+  caf::anon_send(scheduler_, drain_atom_v);
+  ResubmitRequest left;
+  for (std::uint32_t choice = 0; choice < 3; ++choice) {
+    Submitted submitted;
+    submitted.request = RequestId{1 + choice};
+    submitted.prompt.assign(8, 1);
+    left.choices.push_back({submitted, 0, frontend});
+  }
+  caf::anon_send(scheduler_, left);
+  settle();
+  EXPECT_EQ(heard->rejected.size(), 3u);
+  EXPECT_EQ(count("althing_requests_rejected_total"), 1);
+  EXPECT_EQ(count("althing_requests_accepted_total"), 0);
+  EXPECT_EQ(count("althing_requests_total"), 0);
+}
+
+TEST_F(SchedulerActorTest, a_frontend_that_ends_takes_all_its_choices_with_it) {
+  start();
+  auto rank = std::make_shared<PretendRank>();
+  rank->answering = false;
+  join(1, rank);
+  caf::actor frontend;
+  submit(1, 8, 200, &frontend, 3);
+  const auto neighbour = submit(4, 8, 200);
+  caf::anon_send_exit(frontend, caf::exit_reason::kill);
+  settle();
+  caf::anon_send(scheduler_, drain_atom_v);
+  settle();
+  EXPECT_EQ(drained_, 0) << "the neighbour lives";
+  caf::anon_send(scheduler_, CancelRequest{RequestId{4}, Error{ErrorCode::cancelled, "enough", ""}});
+  pass(std::chrono::milliseconds(50));
+  EXPECT_EQ(neighbour->finished.size(), 1u);
+  EXPECT_EQ(drained_, 1) << "and nothing of the other is left";
+}
+
+TEST_F(SchedulerActorTest, a_rejection_forgets_all_choices) {
+  start();
+  const auto heard = submit(1, 8, 200, nullptr, 17);
+  EXPECT_EQ(heard->rejected.size(), 1u);
+  const auto again = submit(1, 8, 200, nullptr, 2);
+  EXPECT_EQ(again->accepted, 1) << "the ids are free";
 }
 
 TEST_F(SchedulerActorTest, a_frontend_that_ends_takes_its_request_with_it) {

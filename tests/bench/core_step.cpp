@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "scheduler/core.hpp"
+#include "tests/support/usage.hpp"
 
 namespace althing::bench {
 namespace {
@@ -88,7 +89,11 @@ void print(const char* kind, std::uint32_t rows, const Timing& timing) {
 }  // namespace
 }  // namespace althing::bench
 
-int main() {
+int main(int argc, char** argv) {
+  if (althing::tests::helped(argc, argv,
+                             "core_step\n"
+                             "The scheduler's own time a step."))
+    return 0;
   using namespace althing::bench;
   for (const std::uint32_t rows : {1u, 32u, 64u}) print("decode", rows, time_steps(rows, 64, steps + 200, 100));
   for (const std::uint32_t rows : {1u, 32u, 64u}) print("prefill", rows, time_steps(rows, 4000, 1, 2));

@@ -11,6 +11,7 @@
 
 #include "gpu/models/gpt_oss.hpp"
 #include "tests/gpu/engine.hpp"
+#include "tests/support/usage.hpp"
 
 namespace althing::tests {
 namespace {
@@ -64,6 +65,10 @@ bool measure(std::shared_ptr<const gpu::Model> model, std::uint32_t batch, std::
 }  // namespace althing::tests
 
 int main(int argc, char** argv) {
+  if (althing::tests::helped(argc, argv,
+                             "cpu_decode [MODEL_FOLDER [THREADS [STEPS]]]\n"
+                             "Tokens a second of the CPU backend at batches of 1 and 32."))
+    return 0;
   const std::string folder = argc > 1 ? argv[1] : ALTHING_SOURCE_DIR "/examples/models/tiny";
   const auto number = [&](int index, std::uint32_t otherwise) {
     return argc > index ? static_cast<std::uint32_t>(std::strtoul(argv[index], nullptr, 10)) : otherwise;

@@ -11,6 +11,7 @@
 
 #include "gpu/cuda/attention.hpp"
 #include "tests/bench/graph_time.cuh"
+#include "tests/support/usage.hpp"
 
 namespace {
 
@@ -164,12 +165,16 @@ void prefill(std::uint32_t tokens, std::uint32_t context, std::uint32_t window) 
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (althing::tests::helped(argc, argv,
+                             "cuda_attention\n"
+                             "Attention kernels by context and batch. Needs a GPU."))
+    return 0;
   cudaDeviceProp device{};
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-    std::puts("no CUDA device");
-    return 0;
+    std::fputs("cuda_attention: no GPU that CUDA can use here; this benchmark needs one\n", stderr);
+    return 5;  // as README.md lists exit codes
   }
   MUST(cudaGetDeviceProperties(&device, 0));
   std::printf("%s, %d processors; %u query heads, %u KV heads, pages of %u\n", device.name, device.multiProcessorCount, query_heads, kv_heads,

@@ -2,7 +2,7 @@
 // draws on the device. Decode at a context, by batch; prefill of one prompt. One line a figure; the floor is the bytes that must be read (with the
 // experts that really were chosen) at 4.64 TB/s, or the operations of a prompt at 790 TFLOP/s.
 //
-//   cuda_decode [--json] [--fp8] [--model 20b|120b] [--context N] [--batches 1,8,32,128] [--steps N] [--prefill N]
+//   cuda_decode [--json] [--fp8] [--whole-steps] [--model 20b|120b] [--context N] [--batches 1,8,32,128] [--steps N] [--prefill N]
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -19,6 +19,7 @@
 #include "gpu/executor.hpp"
 #include "gpu/models/gpt_oss_dummy.hpp"
 #include "scheduler/placement.hpp"
+#include "tests/support/usage.hpp"
 
 namespace {
 
@@ -30,6 +31,7 @@ constexpr double wall = 4.64e12, tensor_rate = 790e12;
 struct Settings {
   bool json = false;
   bool fp8 = false;
+  bool whole_steps = false;
   std::string model = "20b";
   std::uint32_t context = 1024;
   std::vector<std::uint32_t> batches = {1, 8, 32, 128};
@@ -54,6 +56,7 @@ class Bench {
     gpu::ExecutorConfig config;
     config.device = gpu::Device::cuda;
     config.placement = placements[0];
+    config.whole_steps = settings.whole_steps;
     config.dense = settings.fp8 ? gpu::DenseFormat::fp8 : gpu::DenseFormat::bf16;
     config.limits.rows_max = rows;
     config.limits.step_tokens_max = std::max(8192u, settings.prefill);
@@ -240,12 +243,21 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (althing::tests::helped(
+          argc, argv,
+          "cuda_decode [--json] [--fp8] [--whole-steps] [--model 20b|120b] [--context N] [--batches 1,8,32,128] [--steps N] [--prefill N]\n"
+          "Whole steps of a dummy model. Needs a GPU."))
+    return 0;
   Settings s;
   const auto number = [](const char* text) { return static_cast<std::uint32_t>(std::strtoul(text, nullptr, 10)); };
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--json" || flag == "--fp8") {
       (flag == "--json" ? s.json : s.fp8) = true;
+      continue;
+    }
+    if (flag == "--whole-steps") {
+      s.whole_steps = true;
       continue;
     }
     if (i + 1 == argc) {

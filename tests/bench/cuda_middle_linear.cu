@@ -7,6 +7,7 @@
 #include "gpu/cuda/stream_linear.hpp"
 #include "gpu/cuda/tile_linear.hpp"
 #include "tests/bench/linear_bench.cuh"
+#include "tests/support/usage.hpp"
 
 namespace {
 
@@ -87,10 +88,14 @@ void head(std::uint32_t tokens) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (althing::tests::helped(argc, argv,
+                             "cuda_middle_linear [TOKENS …]\n"
+                             "Linear layers of decode steps by each kernel that can make them. Needs a GPU."))
+    return 0;
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::puts("no CUDA device");
-    return 0;
+    std::fputs("cuda_middle_linear: no GPU that CUDA can use here; this benchmark needs one\n", stderr);
+    return 5;  // as README.md lists exit codes
   }
   cudaDeviceProp properties{};
   MUST(cudaGetDeviceProperties(&properties, 0));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpu/cuda/sampler.hpp"
+#include "tests/support/usage.hpp"
 
 namespace althing::bench {
 namespace {
@@ -98,8 +99,8 @@ float* model_like_logits() {
 int run() {
   cudaDeviceProp properties{};
   if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess) {
-    std::printf("no CUDA device\n");
-    return 0;
+    std::fputs("cuda_sampler: no GPU that CUDA can use here; this benchmark needs one\n", stderr);
+    return 5;  // as README.md lists exit codes
   }
   std::printf("%s, vocabulary %u, one call (with adjustments: no)\n%-14s %6s %10s %10s\n", properties.name, vocabulary, "rows", "batch", "us",
               "GB/s");
@@ -138,4 +139,10 @@ int run() {
 }  // namespace
 }  // namespace althing::bench
 
-int main() { return althing::bench::run(); }
+int main(int argc, char** argv) {
+  if (althing::tests::helped(argc, argv,
+                             "cuda_sampler\n"
+                             "What a step's draws cost. Needs a GPU."))
+    return 0;
+  return althing::bench::run();
+}

@@ -15,6 +15,7 @@
 #include "gpu/cuda/epilogues.cuh"
 #include "gpu/cuda/norm.hpp"
 #include "gpu/cuda/stream_linear.hpp"
+#include "tests/support/usage.hpp"
 
 namespace {
 
@@ -221,6 +222,10 @@ void measure(Bench& b, std::uint32_t t, const std::vector<float>& start) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (althing::tests::helped(argc, argv,
+                             "cuda_stream_linear [--experts N] [--layers N] [--tokens N,N,…]\n"
+                             "Linear layers and norms of a decode step. Needs a GPU."))
+    return 0;
   Bench b;
   std::uint32_t layer_count = 24;
   std::vector<std::uint32_t> batches = {1, 8, 32, 128};

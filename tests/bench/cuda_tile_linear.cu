@@ -6,6 +6,7 @@
 #include "gpu/cuda/epilogues.cuh"
 #include "gpu/cuda/tile_linear.hpp"
 #include "tests/bench/linear_bench.cuh"
+#include "tests/support/usage.hpp"
 
 namespace {
 
@@ -51,10 +52,14 @@ void experts(WeightFormat format, std::uint32_t count, std::uint32_t tokens) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (althing::tests::helped(argc, argv,
+                             "cuda_tile_linear [TOKENS …]\n"
+                             "Linear layers of a prefill. Needs a GPU."))
+    return 0;
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::puts("no CUDA device");
-    return 0;
+    std::fputs("cuda_tile_linear: no GPU that CUDA can use here; this benchmark needs one\n", stderr);
+    return 5;  // as README.md lists exit codes
   }
   cudaDeviceProp properties{};
   MUST(cudaGetDeviceProperties(&properties, 0));

@@ -14,7 +14,7 @@ import json
 import random
 import statistics
 
-from streams import Client, run_streams
+from streams import Client, run_benchmark, run_streams
 
 
 def requests_of(options, streams, seed):
@@ -59,4 +59,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    run_benchmark(main)

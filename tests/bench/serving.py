@@ -7,7 +7,7 @@ Starts `build/release/althing serve examples/models/tiny` itself and prints one 
 """
 import argparse
 
-from streams import Client, Server, conversations, run_streams
+from streams import Client, Server, conversations, run_benchmark, run_streams
 
 
 def measure(server, streams, tokens=256):
@@ -31,4 +31,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    run_benchmark(main)

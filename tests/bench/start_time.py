@@ -14,7 +14,7 @@ import random
 import statistics
 import sys
 
-from streams import Client, Server, run_streams
+from streams import Client, Server, run_benchmark, run_streams
 
 
 def start_once(options, flags):
@@ -44,7 +44,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('binary', type=pathlib.Path)
     parser.add_argument('folder', type=pathlib.Path)
-    parser.add_argument('--device', default='cuda')
+    parser.add_argument('--device', default='cuda', help='cuda (default), or cpu where there is no GPU')
     parser.add_argument('--ranks', type=int, default=1)
     parser.add_argument('--prompt', type=int, default=128, help='tokens of the prompt')
     parser.add_argument('--tokens', type=int, default=8, help='tokens of the completion')
@@ -59,4 +59,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    run_benchmark(main)

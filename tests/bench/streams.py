@@ -5,9 +5,11 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / 'end_to_end'))
-from harness import PATIENCE, Client, Server, Stream, conversations  # noqa: E402
+from harness import BINARY, PATIENCE, Client, NobodyAnswered, Server, ServerEnded, Stream, conversations, zmq  # noqa: E402
 
-__all__ = ['Client', 'Server', 'Timing', 'conversations', 'run_streams']
+__all__ = ['BINARY', 'Client', 'Server', 'Timing', 'conversations', 'fail', 'run_benchmark', 'run_streams']
+
+MISSING, UNSUPPORTED, INTERRUPTED = 3, 5, 130  # exit codes of the program itself, as README.md lists them
 
 
 class TimedStream(Stream):
@@ -64,3 +66,27 @@ def run_streams(client, requests, seconds=600.0):
     for stream in streams:
         assert stream.end['type'] == 'done', stream.end
     return Timing(began, streams)
+
+
+def fail(code, why):
+    print(f'{pathlib.Path(sys.argv[0]).name}: {why}', file=sys.stderr)
+    sys.exit(code)
+
+
+def run_benchmark(main):
+    """Runs main. What is missing to measure at all (a server, a GPU, a program, a library) is one line and its exit code, not a traceback; what goes wrong
+    while it measures is a bug, and keeps its traceback."""
+    if zmq is None and not {'-h', '--help'} & set(sys.argv[1:]):
+        fail(UNSUPPORTED, 'pyzmq is not installed; apt-get install python3-zmq')
+    try:
+        main()
+    except NobodyAnswered as error:
+        fail(MISSING, f'{error}; start a server first (build/release/althing serve FOLDER), or name its address with --endpoint')
+    except ServerEnded as error:
+        fail(error.code if error.code > 0 else 1, f'the server ended with {error.code}: {error.reason}')
+    except FileNotFoundError as error:
+        fail(MISSING, f'there is no {error.filename}; build it: cmake --preset release && ninja -C build/release')
+    except PermissionError as error:
+        fail(MISSING, f'{error.filename} is not a program that can be run')
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

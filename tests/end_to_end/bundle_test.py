@@ -38,6 +38,9 @@ def every_library_is_there():
 def it_serves_elsewhere():
     with tempfile.TemporaryDirectory() as folder:
         root = unpacked(folder)
+        watch = subprocess.run([root / 'examples/monitoring/start', '--server', '127.0.0.1:1'], env=EMPTY, cwd='/', capture_output=True, text=True, timeout=20)
+        assert watch.returncode == 3 and 'no server answers' in watch.stderr, watch
+        assert (root / 'monitoring/prometheus/alerts/ranks.yml').exists() and (root / 'docs/runbook.md').exists()
         version = subprocess.run([root / 'althing', '--version'], env=EMPTY, cwd='/', capture_output=True, text=True, check=True, timeout=20)
         assert re.match(r'althing \d', version.stdout), version
         ready = pathlib.Path(folder) / 'ready'

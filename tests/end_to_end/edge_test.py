@@ -167,8 +167,10 @@ def complaint(code, needle, *words):
 def flags_and_places_that_are_wrong_say_what_to_do():
     complaint(3, 'config.json', 'serve', '/nonexistent')
     complaint(2, '--ranks', 'serve', TINY, '--ranks', 'many')
+    complaint(2, 'not loopback', 'serve', TINY, '--metrics', '0.0.0.0:9464')
     complaint(2, 'query heads', 'serve', TINY, '--ranks', '3')
     complaint(2, '--bind', 'serve', TINY, '--bind', 'tcp://0.0.0.0:4550')
+    complaint(2, '--token-log-mib', 'serve', TINY, '--token-log-mib', '5000')
     complaint(2, 'rows_max', 'serve', TINY, '--rows', '1000')
     complaint(6, '--journal', 'serve', TINY, '--bind', 'tcp://127.0.0.1:0', '--metrics', '', '--journal', '/nonexistent/journal')
     complaint(6, '--kv-mib', 'serve', TINY, '--kv-mib', '1', '--context', '2048')
@@ -178,6 +180,51 @@ def flags_and_places_that_are_wrong_say_what_to_do():
     with Server() as server:
         complaint(6, '--bind', 'serve', TINY, '--bind', server.endpoint, '--metrics', '127.0.0.1:0')
         complaint(6, '--metrics', 'serve', TINY, '--bind', 'tcp://127.0.0.1:0', '--metrics', server.metrics_address)
+
+
+def numbers_out_of_range_name_flag_value_and_range():
+    """By flag, by environment and by file, before anything starts, from every command alike."""
+    engine = (('--ranks', '0', '1 to 64'), ('--ranks', '-1', '1 to 64'), ('--ranks', '2.5', '1 to 64'), ('--threads', '0', '1 to 256'), ('--dp', '0', '1 to 64'),
+              ('--kv-mib', '-1', '0 to 16777216'), ('--kv-mib', '99999999999999999999999', '0 to 16777216'), ('--kv-mirror-mib', '16777217', '0 to 16777216'),
+              ('--gpu-memory-fraction', 'nan', 'over 0, up to 1'))
+    ask = (('-n', '0', '1 to 16'), ('--choices', '17', '1 to 16'), ('--temperature', '-1', '0 to 2'), ('--temperature', 'nan', '0 to 2'),
+           ('--top-p', '2', 'over 0, up to 1'), ('--top-p', '1e-60', 'over 0, up to 1'), ('--min-p', 'inf', '0 to 1'), ('--max-tokens', '0', '1 to 4294967295'),
+           ('--top-k', '-1', '0 to 4294967295'), ('--seed', '1x', '0 to 18446744073709551615'))
+    serve = (('--spares', '-1', '0 to 64'), ('--quarantine-seconds', '-1', '1 to 3600'), ('--quarantine-seconds', '0', '1 to 3600'), ('--sequences', '0', '1 to 4294967295'),
+             ('--rows', '4294967296', '0 to 4294967295'), ('--token-log-mib', '4097', '0 to 4096'), ('--step-timeout-ms', '99', '100 to 4294967295'))
+    for command, cases in ((('serve', TINY), engine + serve), (('generate', TINY, 'hi'), engine + ask), (('chat', '--once', 'hi'), ask)):
+        for flag, value, allowed in cases:
+            lines = complaint(2, allowed, *command, f'{flag}={value}' if flag.startswith('--') else f'{flag}{value}')
+            name = flag.replace('-n', '--choices') if flag == '-n' else flag
+            assert len(lines) == 1 and name in lines[0] and f"'{value}'" in lines[0] and allowed in lines[0], (command, flag, value, lines)
+    result = subprocess.run([BINARY, 'serve', TINY], capture_output=True, text=True, env={**os.environ, 'ALTHING_SPARES': '-1'}, timeout=20 * PATIENCE)
+    assert result.returncode == 2 and "--spares is '-1'" in result.stderr, result
+    with tempfile.NamedTemporaryFile('w', suffix='.toml') as file:
+        file.write('ranks = 0\n')
+        file.flush()
+        complaint(2, "--ranks is '0'", 'serve', TINY, '--config', file.name)
+    # The control: the ends of the ranges are taken.
+    assert run('generate', TINY, 'hi', '-n', '1', '--temperature', '2', '--top-p', '1', '--min-p', '1', '--max-tokens', '1').returncode == 0
+
+
+def memory_that_is_not_there_is_refused_before_a_rank_starts():
+    for command in (('serve', TINY, '--bind', 'tcp://127.0.0.1:0', '--metrics', ''), ('serve', TINY, '--in-process', '--bind', 'tcp://127.0.0.1:0', '--metrics', ''),
+                    ('generate', TINY, 'hi', '--log-level', 'info')):
+        for flag in ('--kv-mib', '--kv-mirror-mib'):
+            lines = complaint(6, f'{flag} 16777216', *command, '--device', 'cpu', flag, 16777216)
+            assert len(lines) == 1 and 'MiB' in lines[0] and 'give ' + flag in lines[0], lines
+            assert 'rank_started' not in run(*command, '--device', 'cpu', flag, 16777216).stderr
+    limited = subprocess.run(['bash', '-c', 'ulimit -v 4000000; exec "$@"', '-', BINARY, 'generate', TINY, 'hi', '--device', 'cpu', '--kv-mib', '4000'],
+                             capture_output=True, text=True, timeout=20 * PATIENCE)
+    # AddressSanitizer's own mappings do not fit such a limit at all.
+    assert PATIENCE > 1 or (limited.returncode == 6 and 'ulimit -v' in limited.stderr and '4000' in limited.stderr), limited
+
+
+def the_memory_table_has_a_line_for_the_mirror():
+    with Server('--kv-mirror-mib', '8') as server:
+        wait_for('the table', lambda: 'mirror          8.0  copies of up to ' in server.log(), 5)
+    with Server('--kv-mirror-mib', '0') as server:
+        wait_for('the table', lambda: 'mirror          0.0  none: --kv-mirror-mib is 0' in server.log(), 5)
 
 
 def broken_models_are_refused_in_one_line():
@@ -201,6 +248,22 @@ def broken_models_are_refused_in_one_line():
         assert run('verify', model).returncode == 4
 
 
+FILES = tempfile.TemporaryDirectory(prefix='althing-settings-')
+
+
+def file_with(text):
+    path = pathlib.Path(FILES.name) / f'{len(os.listdir(FILES.name))}.toml'
+    path.write_text(text + '\n')
+    return path
+
+
+def settings_of(*words, environment=None):
+    result = subprocess.run([str(word) for word in (BINARY, 'serve', *words, '--print-config')], capture_output=True, text=True, timeout=20 * PATIENCE,
+                            env={**os.environ, **(environment or {})})
+    assert result.returncode == 0, result
+    return dict(line.split('=', 1) for line in result.stdout.splitlines() if '=' in line and not line.startswith('#'))
+
+
 def settings_come_from_flags_over_environment_over_file():
     with tempfile.NamedTemporaryFile('w', suffix='.toml') as file:
         file.write('rows = 7\nranks = 4\nthreads = 3\n')
@@ -210,6 +273,13 @@ def settings_come_from_flags_over_environment_over_file():
         assert result.returncode == 0, result
         values = dict(line.split('=', 1) for line in result.stdout.splitlines() if '=' in line and not line.startswith('#'))
         assert (values['rows'], values['ranks'], values['threads']) == ('7', '2', '5'), values
+        complaint(3, 'config.json', 'serve', '--config', file_with('model = "/nowhere"'))
+        values = settings_of('--config', file_with(f'model = "{TINY}"'))
+        assert values['model'] == f'"{TINY}"', values
+        assert settings_of('--config', file_with('model = "/nowhere"'), TINY)['model'] == f'"{TINY}"', 'the flag wins'
+        assert settings_of('--config', file_with('model = "/nowhere"'), '--model', TINY)['model'] == f'"{TINY}"', 'the flag wins'
+        assert settings_of('--config', file_with('model = "/nowhere"'), environment={'ALTHING_MODEL': str(TINY)})['model'] == f'"{TINY}"', 'the environment wins'
+        complaint(2, 'no model', 'serve')
         file.write('frobs = 1\n')
         file.flush()
         complaint(2, 'frobs', 'serve', TINY, '--config', file.name)
@@ -219,12 +289,38 @@ def settings_come_from_flags_over_environment_over_file():
 def doctor_reports_this_machine():
     result = run('doctor', '--json')
     found = {json.loads(line)['what'] for line in result.stdout.splitlines()}
-    assert {'processor', 'memory', 'GPU', 'pidfd'} <= found, found
+    assert {'processor', 'memory', 'GPU', 'pidfd', '--bind', '--metrics'} <= found, found
+
+
+def doctor_looks_at_the_addresses_that_a_server_would_have():
+    def addresses(*words, environment=None):
+        result = subprocess.run([str(word) for word in (BINARY, 'doctor', '--json', *words)], capture_output=True, text=True, timeout=20 * PATIENCE,
+                                env={**os.environ, **(environment or {})})
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        return {line['what']: (line['finding'], line['detail']) for line in lines if line['what'].startswith('--')}
+    with socket.socket() as taken:
+        taken.bind(('127.0.0.1', 0))
+        taken.listen(1)
+        address = f'127.0.0.1:{taken.getsockname()[1]}'
+        for found in (addresses('--bind', f'tcp://{address}', '--metrics', '127.0.0.1:0'), addresses('--config', file_with(f'bind = "tcp://{address}"\nranks = 2\nmetrics = "127.0.0.1:0"')),
+                      addresses('--metrics', '127.0.0.1:0', environment={'ALTHING_BIND': f'tcp://{address}'})):
+            assert found['--bind'][0] == 'note' and address in found['--bind'][1] and found['--metrics'][0] == 'ok', found
+        found = addresses('--bind', 'tcp://127.0.0.1:0', '--metrics', address)
+        assert found['--bind'][0] == 'ok' and found['--metrics'][0] == 'note' and address in found['--metrics'][1], found
+        assert '--metrics' not in addresses('--bind', 'tcp://127.0.0.1:0', '--metrics', '')
+        # A server refuses by the same look, before it starts anything.
+        result = run('serve', TINY, '--bind', 'tcp://127.0.0.1:0', '--metrics', address)
+        assert result.returncode == 6 and '--metrics' in result.stderr and '_started' not in result.stderr, result
+    complaint(2, '--bind', 'doctor', '--bind', 'tcp://0.0.0.0:4550')
+    complaint(2, 'frobs', 'doctor', '--config', file_with('frobs = 1'))
 
 
 if __name__ == '__main__':
     main(malformed_frames_get_typed_errors, junk_on_the_port_is_harmless, bad_requests_are_refused_with_both_numbers,
          two_hellos_on_one_connection_leave_nothing_behind, numbers_at_the_edge_of_floats_are_served, nobody_reads_standard_error_and_serving_goes_on,
          a_client_that_vanishes_is_cancelled,
-         a_client_that_never_reads_is_cancelled, flags_and_places_that_are_wrong_say_what_to_do, broken_models_are_refused_in_one_line,
-         settings_come_from_flags_over_environment_over_file, doctor_reports_this_machine)
+         a_client_that_never_reads_is_cancelled, flags_and_places_that_are_wrong_say_what_to_do,
+         numbers_out_of_range_name_flag_value_and_range, memory_that_is_not_there_is_refused_before_a_rank_starts, the_memory_table_has_a_line_for_the_mirror,
+         broken_models_are_refused_in_one_line,
+         settings_come_from_flags_over_environment_over_file, doctor_reports_this_machine,
+         doctor_looks_at_the_addresses_that_a_server_would_have)

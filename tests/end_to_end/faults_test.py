@@ -86,7 +86,7 @@ def kill_rank_1_under_load():
 
 
 def kill_core_under_load():
-    kill_under_load('core', must_all_finish=False)
+    kill_under_load('core', must_all_finish=True)
 
 
 def kill_supervisor_under_load():
@@ -134,17 +134,36 @@ def a_frozen_rank_is_replaced():
         judge(client, must_all_finish=True)
 
 
-def too_many_deaths_end_the_server_with_its_code():
-    server = Server('--restarts-max', '3', ranks=2)
+def deaths_until_the_end(server, role):
     deaths = 0
     while server.process.poll() is None and deaths < 10:
-        pid = server.children().get('rank0')
+        pid = server.children().get(role)
         if pid and alive(pid):
             os.kill(pid, signal.SIGKILL)
             deaths += 1
-            wait_for('the death is seen', lambda: server.process.poll() is not None or server.children().get('rank0') not in (None, pid), 5)
+            wait_for('the death is seen', lambda: server.process.poll() is not None or server.children().get(role) != pid, 5)
+        elif 'rank_quarantined' in server.log():
+            break
+    return deaths
+
+
+def too_many_deaths_end_the_server_with_its_code():
+    """Of the only rank, of the core; and of one rank after the other, which alone would only be left out."""
+    for role, ranks in (('rank0', 1), ('core', 2)):
+        server = Server('--restarts-max', '3', ranks=ranks)
+        assert deaths_until_the_end(server, role) == 4
+        assert server.process.wait(5 * PATIENCE) == 7, server.process.returncode
+        assert '--restarts-max' in server.log()
+        server.folder.cleanup()
+    server = Server('--restarts-max', '1', ranks=2)
+    assert deaths_until_the_end(server, 'rank0') == 2
+    wait_for('the other serves alone', lambda: server.ready() and server.metric('althing_degraded') == 1, 5)
+    assert server.process.poll() is None
+    for _ in range(2):
+        pid = wait_for('rank1 is there', lambda: server.children().get('rank1'), 5)
+        os.kill(pid, signal.SIGKILL)
+        wait_for('the death is seen', lambda: server.process.poll() is not None or server.children().get('rank1') != pid, 5)
     assert server.process.wait(5 * PATIENCE) == 7, server.process.returncode
-    assert '--restarts-max' in server.log()
     server.folder.cleanup()
 
 

@@ -45,28 +45,46 @@ def wait_for(what, condition, seconds=10.0):
         time.sleep(0.01)
 
 
-def alive(pid):
+def state_of(pid):
+    """The kernel's letter for what a process does (T: stopped, Z: dead and not reaped); None when there is none."""
     try:
-        return pathlib.Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1].split()[0] != 'Z'
+        return pathlib.Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return None
+
+
+def alive(pid):
+    return state_of(pid) not in (None, 'Z')
+
+
+class ServerEnded(AssertionError):
+    """It ended instead of serving: with this exit code, for the reason that the last lines of its log say."""
+
+    def __init__(self, code, log):
+        super().__init__(f'the server ended with {code}:\n{log}')
+        said = [line for line in log.splitlines() if line.startswith('althing: ')] or log.splitlines()[-1:] or ['it said nothing']
+        self.code, self.reason = code, said[-1].removeprefix('althing: ')
+
+
+class NobodyAnswered(AssertionError):
+    """No server is where one was expected."""
 
 
 class Server:
-    """`althing serve` with the tiny model, or another; children by role, readiness, metrics."""
+    """`althing serve` with the tiny model, another, or none but what the flags say; children by role, readiness, metrics."""
 
     def __init__(self, *flags, ranks=2, model=TINY, binary=BINARY, ready_within=60):
         self.folder = tempfile.TemporaryDirectory(prefix='althing-test-')
         self.ready_file = pathlib.Path(self.folder.name) / 'ready.json'
         self.log_path = pathlib.Path(self.folder.name) / 'log'
-        command = [binary, 'serve', model, '--ranks', ranks, '--bind', 'tcp://127.0.0.1:0', '--metrics', '127.0.0.1:0',
+        command = [binary, 'serve', *([] if model is None else [model]), '--ranks', ranks, '--bind', 'tcp://127.0.0.1:0', '--metrics', '127.0.0.1:0',
                    '--ready-file', self.ready_file, *flags]
         self.started = time.monotonic()
         self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=self.log_path.open('w'), start_new_session=True)
         wait_for('the server is ready', lambda: self.ready_file.exists() or self.process.poll() is not None, ready_within)
         if self.process.poll() is not None:
-            raise AssertionError(f'the server ended with {self.process.returncode}:\n{self.log()}')
+            raise ServerEnded(self.process.returncode, self.log())
         self.ready_seconds = time.monotonic() - self.started
         addresses = json.loads(self.ready_file.read_text())
         self.endpoint, self.metrics_address = addresses['endpoint'], addresses['metrics']
@@ -145,24 +163,59 @@ class Server:
         return result
 
 
-class Stream:
+class Choice:
+    """One completion of a stream, however it was cut into deltas."""
+
     def __init__(self):
-        self.tokens, self.text, self.end, self.sequence = [], {}, None, 0
+        self.tokens, self.text = [], {}
+        self.story = []  # [recipient or channel, text, ended] of each message: what the client was told
+
+    def hear(self, delta):
+        self.tokens += delta['tokens']
+        for event in delta['events']:
+            if event['type'] == 'message_started':
+                assert event['index'] == len(self.story), f'message {event["index"]} after {len(self.story)} of them'
+                self.story.append([event['recipient'] or event['channel'], '', False])
+            elif event['type'] == 'message_ended':
+                self.story[event['index']][2] = True
+            elif event['type'] == 'text':
+                self.story[event['index']][1] += event['text']
+                self.text[event['index']] = self.text.get(event['index'], '') + event['text']
+
+
+class Stream:
+    """What one request was told, by choice; `tokens`, `text` and `story` are choice 0's."""
+
+    def __init__(self):
+        self.end, self.sequence = None, 0
+        self.submit, self.accepted, self.again_at = None, False, None
+        self.choices = [Choice()]
+
+    tokens = property(lambda self: self.choices[0].tokens)
+    text = property(lambda self: self.choices[0].text)
+    story = property(lambda self: self.choices[0].story)
 
     def hear(self, message):
         if message['type'] == 'accepted':
+            self.accepted = True
             return
         if message['sequence']:
             assert message['sequence'] == self.sequence + 1, f'sequence {message["sequence"]} after {self.sequence}'
             self.sequence += 1
         assert self.end is None, 'a message after the end'
         if message['type'] == 'delta':
-            self.tokens += message['tokens']
-            for event in message['events']:
-                if event['type'] == 'text':
-                    self.text[event['index']] = self.text.get(event['index'], '') + event['text']
+            while len(self.choices) <= message['choice']:
+                self.choices.append(Choice())
+            self.choices[message['choice']].hear(message)
         else:
             self.end = message
+
+    def outcome(self):
+        """Everything that must be the same whatever happened to the server meanwhile. How it was cut into deltas, and preemptions, need not be."""
+        assert self.end and self.end['type'] == 'done', self.end
+        ends = [(end['reason'], end['completion_tokens'], end.get('error')) for end in self.end.get('choices', [])]
+        usage = self.end['usage']
+        return [(choice.tokens, choice.story) for choice in self.choices], ends, self.end['reason'], usage['completion_tokens'], usage['prompt_tokens']
 
 
 class Client:
@@ -175,7 +228,9 @@ class Client:
         self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
         self.socket.connect(endpoint)
         self.client_id = secrets.token_hex(16)
-        self.instance, self.model, self.streams, self.heard = None, None, {}, time.monotonic()
+        self.instance, self.model, self.streams, self.heard, self.greeted = None, None, {}, time.monotonic(), 0.0
+        self.returned = None  # when the server last knew this client's new connection
+        self.unknown = False  # the server said that it does not know this connection, and has not welcomed it since
         if hello:
             self.hello()
 
@@ -200,7 +255,9 @@ class Client:
     def hello(self):
         self.send('hello', version_min=1, version_max=1, client_id=self.client_id, client_name='test')
         answer = self.receive()
-        assert answer and answer['type'] == 'welcome', answer
+        if answer is None:
+            raise NobodyAnswered('nobody answered within 10 s')
+        assert answer['type'] == 'welcome', answer
         self.instance, self.model = answer['server_instance'], answer['model']
 
     def hello_again(self):
@@ -212,33 +269,89 @@ class Client:
         self.streams[request_id] = Stream()
         if messages is not None:
             members['messages'] = messages
-        self.send('submit', request_id=request_id, return_tokens=True, **members)
+        self.streams[request_id].submit = {'request_id': request_id, 'return_tokens': True, **members}
+        self.send('submit', **self.streams[request_id].submit)
 
     def open(self):
         return [key for key, stream in self.streams.items() if stream.end is None]
 
-    def step(self, seconds=0.5):
-        """One message, or a ping when there is none. A server that came back as another instance has lost what was open."""
+    def step(self, seconds=0.1):
+        """One message, or a ping when there is none. A connection that the server does not know any more is introduced again, and streams are resumed."""
         message = self.receive(seconds)
+        for key in self.open():
+            stream = self.streams[key]
+            if stream.again_at and time.monotonic() > stream.again_at:
+                stream.again_at = None
+                if stream.accepted:
+                    self.send('resume', request_id=key, last_sequence=stream.sequence)
+                else:
+                    self.send('submit', **stream.submit)
         if message is None:
             self.send('ping', nonce=1)
-            return
-        if message['type'] == 'pong' and message['server_instance'] != self.instance:
-            self.lose('core_lost')
+        elif message['type'] == 'welcome':
+            self.instance = message['server_instance']
+            if not self.unknown:
+                return  # the answer to a second hello: streams are resumed already, and would come twice
+            self.returned, self.unknown = time.monotonic(), False
+            for key in self.open():
+                stream = self.streams[key]
+                if stream.accepted:
+                    self.send('resume', request_id=key, last_sequence=stream.sequence)
+                else:
+                    self.send('submit', **stream.submit)
         elif message['type'] == 'error' and not message['request_id'] and message['error']['code'] == 'unavailable':
-            self.lose('core_lost')
+            self.unknown = True
+            if time.monotonic() - self.greeted > 0.1:
+                self.greeted = time.monotonic()
+                self.send('hello', version_min=1, version_max=1, client_id=self.client_id, client_name='test')
         elif message.get('request_id') in self.streams:
-            self.streams[message['request_id']].hear(message)
-
-    def lose(self, code):
-        for key in self.open():
-            self.streams[key].end = {'type': 'error', 'error': {'code': code, 'message': 'the server restarted'}}
+            stream = self.streams[message['request_id']]
+            if message['type'] == 'error' and not message['sequence'] and message['error']['code'] == 'unavailable':
+                return  # it was sent before the hello of this connection
+            if message['type'] == 'error' and not message['sequence'] and 'resumed just now' in message['error']['message']:
+                stream.again_at = time.monotonic() + 0.1  # one that came too soon after another
+                return
+            stream.hear(message)
 
     def finish(self, seconds=60.0):
         deadline = time.monotonic() + seconds * PATIENCE
         while self.open():
             assert time.monotonic() < deadline, f'streams without an end: {self.open()}'
             self.step()
+
+
+class Proxy:
+    """The road to a server, as a process of its own (proxy.py): it can freeze, die, and be there again at the same address."""
+
+    def __init__(self, endpoint):
+        self.far, self.port, self.process = endpoint.rsplit(':', 1)[1], None, None
+        self.open()
+
+    endpoint = property(lambda self: f'tcp://127.0.0.1:{self.port}')
+
+    def open(self):
+        own = [] if self.port is None else [str(self.port)]
+        self.process = subprocess.Popen([sys.executable, str(ROOT / 'tests/end_to_end/proxy.py'), self.far, *own], stdout=subprocess.PIPE, text=True)
+        self.port = int(self.process.stdout.readline())
+
+    def freeze(self):
+        self.process.send_signal(signal.SIGSTOP)
+        wait_for('the proxy is stopped', lambda: state_of(self.process.pid) == 'T', 2)
+
+    def thaw(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.returncode is None:
+            self.kill()
 
 
 def conversations(count):
@@ -252,10 +365,18 @@ def ask(client, request_id, case):
     client.submit(request_id, case['messages'], sampling={} if whole else {'completion_tokens_max': len(case['completion_ids'])})
 
 
-def main(*cases):
-    """Runs functions in order and prints the closing line; names on the command line choose some."""
+def main(*cases, missing=''):
+    """Runs functions in order and prints the closing line; names on the command line choose some. `missing`: what they need and is not there."""
+    if {'-h', '--help'} & set(sys.argv[1:]):
+        print(f'usage: {pathlib.Path(sys.argv[0]).name} [CASE …]', (sys.modules['__main__'].__doc__ or '').strip(), 'Cases, all of them unless some are named:',
+              *(f'  {case.__name__}' for case in cases), sep='\n')
+        sys.exit(0)
+    unknown = set(sys.argv[1:]) - {case.__name__ for case in cases}
+    if unknown:
+        print(f'there is no case {", ".join(sorted(unknown))}; see --help', file=sys.stderr)
+        sys.exit(2)
     passed = failed = skipped = 0
-    reason = 'pyzmq is not installed (apt-get install python3-zmq)' if zmq is None else '' if BINARY.exists() else f'{BINARY} is not built'
+    reason = missing or ('pyzmq is not installed (apt-get install python3-zmq)' if zmq is None else '' if BINARY.exists() else f'{BINARY} is not built')
     for case in cases:
         if sys.argv[1:] and case.__name__ not in sys.argv[1:]:
             continue

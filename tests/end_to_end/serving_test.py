@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A conversation end to end: many at once equal to each alone, readiness and numbers, credit, resume, drain, and the command line as a client."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -47,8 +48,8 @@ def readiness_and_liveness_tell_the_truth():
         os.kill(rank, signal.SIGSTOP)
         wait_for('a stopped rank makes the server not ready', lambda: not server.ready(), 3)
         assert server.get('/live')[0] == 200
-        os.kill(rank, signal.SIGCONT)
-        wait_for('ready again', server.ready, 5)
+        wait_for('ready again, by itself', server.ready, 5)
+        assert server.children()['rank0'] != rank, 'a rank that stopped has another in its place'
 
 
 def same_seed_same_text_and_credit_is_obeyed():
@@ -128,6 +129,29 @@ def sigterm_drains_and_ends_with_zero():
         assert not any(alive(pid) for pid in children.values())
 
 
+def what_a_drain_cannot_finish_is_told():
+    """Time runs out (once), or the second signal comes (once): every open stream ends with the typed error, and the server with 0."""
+    for signals, drain_seconds in ((1, 1), (2, 60)):
+        with Server('--drain-seconds', str(drain_seconds)) as server, Client(server.endpoint) as client:
+            for number, case in enumerate(conversations(8)):
+                client.submit(f'{number}', case['messages'], sampling={'completion_tokens_max': 1900, 'ignore_stop': True}, credit=2 if number == 7 else 0)
+            wait_for('tokens', lambda: client.step() or all(stream.tokens for stream in client.streams.values()))
+            server.process.send_signal(signal.SIGTERM)
+            wait_for('it drains', lambda: 'drain live_requests=8' in server.log(), 5)
+            began = time.monotonic()
+            if signals == 2:
+                server.process.send_signal(signal.SIGTERM)
+            code = wait_for('the server ends', lambda: client.step(0.001) or server.process.poll() is not None and [server.process.poll()], 70)
+            seconds = time.monotonic() - began
+            # What it said last may still wait to be read here.
+            wait_for('every stream has an end', lambda: client.step() or not client.open(), 10)
+            print(f'  {signals} signals: ended after {seconds:.2f} s')
+            assert code == [0] and seconds < (2 + (drain_seconds if signals == 1 else 0)) * PATIENCE, (code, seconds)
+            for key, stream in client.streams.items():
+                assert stream.end['type'] == 'error' and stream.end['error']['code'] == 'draining', (key, stream.end)
+                assert 'stop' in stream.end['error']['message'], stream.end
+
+
 def chat_and_generate_answer():
     question = next(case for case in conversations(200) if len(case['messages']) == 2 and case['group'] == 'facts')['messages'][1]['content']
     with Server() as server:
@@ -135,8 +159,19 @@ def chat_and_generate_answer():
                               capture_output=True, text=True, timeout=30 * PATIENCE)
         assert chat.returncode == 0 and chat.stdout.strip(), chat
     generate = subprocess.run([BINARY, 'generate', TINY, question, '--colour', 'never', '--ranks', '2'], capture_output=True, text=True, timeout=30 * PATIENCE)
-    assert generate.returncode == 0, generate
+    assert generate.returncode == 0 and 'step_failed' not in generate.stderr, generate
     assert generate.stdout == chat.stdout, (generate.stdout, chat.stdout)
+
+
+def ranks_of_one_process_end_without_a_failure():
+    """When a request has ended another step is on its way, which every rank ends before any of them goes."""
+    for ranks, count in ((2, 4), (4, 2), (1, 1)):
+        for number in range(count):
+            words = [BINARY, 'generate', TINY, 'hello there', '--max-tokens', 5 + number, '--ranks', ranks, '--colour', 'never', '--log-level', 'info']
+            run = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=30 * PATIENCE)
+            assert run.returncode == 0 and run.stdout.strip(), run
+            assert 'request_finished' in run.stderr, 'the log is not there'
+            assert not re.search(r'step_failed|device_lost|epoch_failed', run.stderr), run.stderr
 
 
 def python_examples_chat_and_call_a_tool():
@@ -166,4 +201,5 @@ def in_process_serves_many_at_once():
 if __name__ == '__main__':
     main(sixty_four_chats_at_once_equal_their_lone_runs, four_ranks_answer_as_one, readiness_and_liveness_tell_the_truth,
          same_seed_same_text_and_credit_is_obeyed, a_client_that_reconnects_resumes_without_a_gap, cancel_and_timeout_end_streams_and_free_pages,
-         sigterm_drains_and_ends_with_zero, chat_and_generate_answer, python_examples_chat_and_call_a_tool, in_process_serves_many_at_once)
+         sigterm_drains_and_ends_with_zero, what_a_drain_cannot_finish_is_told, chat_and_generate_answer,
+         ranks_of_one_process_end_without_a_failure, python_examples_chat_and_call_a_tool, in_process_serves_many_at_once)

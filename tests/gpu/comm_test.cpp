@@ -104,6 +104,60 @@ TEST(Comm, gathers_concatenate_in_rank_order_with_uneven_and_empty_parts) {
   });
 }
 
+TEST(Comm, gathered_sums_are_each_group_s_in_rank_order) {
+  auto segment = SharedSegment::create(4, EpochId{1});
+  ASSERT_TRUE(segment.ok());
+  // Longer than a buffer, empty, and short parts.
+  const std::vector<std::vector<std::uint32_t>> cases{{70'001}, {100'000, 3}, {0, 65'537}, {0, 0}, {7, 0, 65'536, 1}};
+  on_ranks(*segment, [&](Communicator& c) {
+    for (const auto& counts : cases) {
+      const auto groups = static_cast<std::uint32_t>(counts.size());
+      const std::uint32_t size = 4 / groups;
+      const auto mine = numbers(c.rank().value, counts[c.rank().value / size]);
+      std::vector<float> all, expected;
+      for (std::uint32_t g = 0; g < groups; ++g) {
+        std::vector<float> sum = numbers(g * size, counts[g]);
+        for (std::uint32_t r = g * size + 1; r < (g + 1) * size; ++r) {
+          const auto theirs = numbers(r, counts[g]);
+          for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += theirs[i];
+        }
+        expected.insert(expected.end(), sum.begin(), sum.end());
+      }
+      all.resize(expected.size());
+      ASSERT_TRUE(c.all_gather_sums(mine, size, counts, all));
+      ASSERT_TRUE(expected.empty() || std::memcmp(all.data(), expected.data(), expected.size() * sizeof(float)) == 0) << groups << " groups";
+    }
+  });
+}
+
+TEST(Comm, a_group_of_one_rank_keeps_the_sign_of_zero) {
+  auto segment = SharedSegment::create(2, EpochId{1});
+  ASSERT_TRUE(segment.ok());
+  on_ranks(*segment, [&](Communicator& c) {
+    const std::vector<float> mine{-0.0F, 0.0F};
+    std::vector<float> all(4);
+    ASSERT_TRUE(c.all_gather_sums(mine, 1, std::vector<std::uint32_t>{2, 2}, all));
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(std::signbit(all[i]), i % 2 == 0) << i;
+  });
+}
+
+TEST(Comm, ranks_that_disagree_about_groups_all_fail) {
+  for (const bool impossible : {false, true}) {
+    auto segment = SharedSegment::create(2, EpochId{1});
+    ASSERT_TRUE(segment.ok());
+    on_ranks(*segment, [&](Communicator& c) {
+      const bool alone = c.rank().value == 0;
+      const std::vector<float> mine(4);
+      std::vector<float> all(8);
+      const std::vector<std::uint32_t> each{4, 4}, both{4};
+      EXPECT_FALSE(impossible ? c.all_gather_sums(mine, 3, each, all)
+                   : alone    ? c.all_gather_sums(mine, 1, each, all)
+                              : c.all_gather_sums(std::vector<float>(8), 2, std::vector<std::uint32_t>{8}, all));
+      EXPECT_FALSE(c.barrier());
+    });
+  }
+}
+
 TEST(Comm, many_mixed_calls_stay_in_step) {
   auto segment = SharedSegment::create(3, EpochId{1});
   ASSERT_TRUE(segment.ok());

@@ -9,7 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "scheduler/placement.hpp"
 #include "tests/support/local_engine.hpp"
+#include "tests/support/usage.hpp"
 #include "tests/support/verdict.hpp"
 
 namespace althing::tests {
@@ -102,7 +104,7 @@ void run_all(const std::shared_ptr<const gpu::Model>& model, const std::vector<C
   options.limits.sequences_max = static_cast<std::uint32_t>(cases.size()) + options.limits.rows_max;
   std::vector<LocalEngine::Completion> alone;
   for (const std::uint32_t ranks : {1U, 2U}) {
-    options.ranks = ranks;
+    options.grid = scheduler::default_grid(ranks);
     auto engine = LocalEngine::create(model, options);
     const std::string layout = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
     if (!engine) {
@@ -121,6 +123,10 @@ void run_all(const std::shared_ptr<const gpu::Model>& model, const std::vector<C
 }  // namespace althing::tests
 
 int main(int argc, char** argv) {
+  if (althing::tests::helped(argc, argv,
+                             "conversations [--first N] [--device cpu|cuda] [MODEL_FOLDER [CONVERSATIONS.jsonl …]]\n"
+                             "A model's recorded conversations, token for token, alone and all at once."))
+    return 0;
   using namespace althing;
   tests::Verdict verdict;
   std::size_t first = SIZE_MAX;

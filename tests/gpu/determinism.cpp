@@ -18,6 +18,7 @@
 
 #include "gpu/models/gpt_oss_dummy.hpp"
 #include "tests/gpu/engine.hpp"
+#include "tests/support/usage.hpp"
 #include "tests/support/verdict.hpp"
 
 namespace althing::tests {
@@ -118,8 +119,7 @@ class Player {
 
   // Runs `plan` with the next tokens of the conversation added, `count` of them at most; draws when none is left.
   Status step(std::size_t count, StepPlan plan) {
-    if (!admitted_) engine_.admit(plan, row_, next_request_++, talk_.sampling, static_cast<std::uint32_t>(talk_.prompt.size()) + talk_.draws);
-    admitted_ = true;
+    if (!admitted_) admit(plan);
     const std::size_t size = std::min(count, left()), end = computed_ + size;
     const auto start = static_cast<std::uint32_t>(computed_);
     RowWork work = own_draw_ ? decode_work(row_, start) : prompt_work(row_, start, std::span(text_).subspan(computed_, size), end == text_.size());
@@ -144,12 +144,49 @@ class Player {
     return Ok{};
   }
 
+  // The row and its pages, in a plan that gives it nothing to compute yet.
+  Status admit_alone() {
+    StepPlan plan = engine_.next_plan();
+    admit(plan);
+    auto result = engine_.run(plan);
+    if (!result) return result.error();
+    return Ok{};
+  }
   // The row is taken away in `plan`; what is known will be computed again in another row, on other pages.
   void preempt(StepPlan& plan) {
     engine_.clear(plan, row_);
     row_ = other_row;
     computed_ = 0;
     admitted_ = own_draw_ = false;
+  }
+  // Its full pages are copied, the row is taken away, and the pages come back elsewhere; only what is behind the last full page is computed again.
+  Status restore_elsewhere() {
+    StepPlan copy = engine_.next_plan();
+    const auto& groups = engine_.layout().groups;
+    const auto computed = static_cast<std::uint32_t>(computed_);
+    std::uint32_t restored = computed;
+    for (const KvGroup& group : groups) restored = std::min(restored, computed / group.tokens_per_page * group.tokens_per_page);
+    for (std::uint32_t g = 0; g < groups.size(); ++g)
+      for (std::uint32_t i = 0; (i + 1) * groups[g].tokens_per_page <= computed; ++i) {
+        const auto slot = static_cast<std::uint32_t>(copy.mirror.size());
+        copy.mirror.push_back({DpGroup{}, g, engine_.page(row_, g, i), MirrorSlot{slot}, PageKey{slot, ++copies_}});
+      }
+    if (auto result = engine_.run(copy); !result) return result.error();
+    StepPlan plan = engine_.next_plan();
+    preempt(plan);
+    admit(plan);
+    std::vector<std::uint32_t> next(groups.size());  // by group: pages of a group stand in order
+    for (MirrorPage page : copy.mirror) {
+      const std::uint32_t index = next[page.group]++;
+      if (index * groups[page.group].tokens_per_page >= restored) continue;
+      page.page = engine_.page(row_, page.group, index);
+      plan.restore.push_back(page);
+    }
+    auto result = engine_.run(plan);
+    if (!result) return result.error();
+    if (plan.restore.empty() || !result->unrestored.empty()) return Error{ErrorCode::internal, "pages did not come back from the mirror", {}};
+    computed_ = restored;
+    return Ok{};
   }
   Status end(StepPlan plan) {
     engine_.clear(plan, row_);
@@ -159,6 +196,10 @@ class Player {
   }
 
  private:
+  void admit(StepPlan& plan) {
+    engine_.admit(plan, row_, next_request_++, talk_.sampling, static_cast<std::uint32_t>(talk_.prompt.size()) + talk_.draws);
+    admitted_ = true;
+  }
   void see(std::size_t stage, std::span<const float> values) {
     if (step_size_ == 0) return;  // a step of the others alone
     const std::size_t width = values.size() / step_tokens_;
@@ -173,6 +214,7 @@ class Player {
   std::size_t computed_ = 0;
   std::uint32_t row_ = own_row;
   bool admitted_ = false;
+  std::uint64_t copies_ = 0;
   bool own_draw_ = false;                                          // the last token is the row's own draw
   std::size_t first_token_ = 0, step_size_ = 0, step_tokens_ = 0;  // where the conversation's tokens are in the step
 };
@@ -262,7 +304,17 @@ class Matrix {
     add(
         "warm", [&](Player& p) { return play(p, whole, {}); }, verdict);
     add(
+        "pages granted in a step without work",
+        [&](Player& p) {
+          const Status granted = p.admit_alone();
+          return granted ? play(p, whole, {}) : granted;
+        },
+        verdict);
+    add(
         "preempted, recomputed elsewhere", [&](Player& p) { return play_preempted(p); }, verdict);
+    if (settings_.device == gpu::Device::cpu)
+      add(
+          "preempted, restored from the mirror", [&](Player& p) { return play_restored(p); }, verdict);
     // All but the last token, given: its position in the text is the same, so it must be drawn again.
     const Conversation all = talk_;
     talk_.prompt.insert(talk_.prompt.end(), drawn_.begin(), drawn_.end() - 1);
@@ -286,6 +338,8 @@ class Matrix {
     options.context_tokens_max = static_cast<std::uint32_t>(talk_.prompt.size()) + talk_.draws;
     options.step_tokens_max = options.context_tokens_max + rows * neighbour_prompt_max;
     options.page_seed = ++starts_;
+    // As many as the conversation can fill, in every group.
+    if (settings_.device == gpu::Device::cpu) options.mirror_pages = options.context_tokens_max;
     auto engine = Engine::create(model_, options);
     if (!engine) return engine.error();
     engine_ = std::move(*engine);
@@ -322,6 +376,14 @@ class Matrix {
     StepPlan plan = p.next_plan();
     p.preempt(plan);
     if (auto s = p.step(p.left(), std::move(plan)); !s) return s;
+    return play(p, 1, {});
+  }
+
+  Status play_restored(Player& p) {
+    while (p.drawn().size() < talk_.draws / 2)
+      if (auto s = p.step(talk_.prompt.size(), p.next_plan()); !s) return s;
+    if (auto s = p.restore_elsewhere(); !s) return s;
+    if (auto s = p.step(p.left(), p.next_plan()); !s) return s;
     return play(p, 1, {});
   }
 
@@ -408,6 +470,10 @@ Settings read_settings(int argc, char** argv) {
 }  // namespace althing::tests
 
 int main(int argc, char** argv) {
+  if (althing::tests::helped(argc, argv,
+                             "determinism [--device cpu|cuda] [--dummy 20b|120b] [--prompt N] [--draw N] [MODEL_FOLDER]\n"
+                             "One conversation in many ways that must not change a bit; prints a matrix."))
+    return 0;
   using namespace althing;
   const tests::Settings settings = tests::read_settings(argc, argv);
   tests::Verdict verdict;

@@ -2,11 +2,14 @@
 // that gives rows pages in a scattered order. Every rank must answer alike; a difference is a failure of the step.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -24,20 +27,26 @@ inline ModelShape shape_of(const gpu::DecoderSpec& spec) { return {spec.query_he
 
 struct EngineOptions {
   std::uint32_t ranks = 1;
+  std::optional<Grid> grid = std::nullopt;  // instead of `ranks`: how they are laid out
   std::uint32_t threads = 1;
   std::uint32_t rows_max = 8;
   std::uint32_t step_tokens_max = 512;
   std::uint32_t context_tokens_max = 512;
   gpu::Device device = gpu::Device::cpu;
-  std::uint32_t page_seed = 1;  // order in which free pages are handed out
+  std::uint32_t page_seed = 1;     // order in which free pages are handed out
+  std::uint32_t mirror_pages = 0;  // room for so many in the KV mirror of each rank
+  gpu::ExpertControl control{};
+  bool count_steps = true;  // on every rank, so that run() compares what they counted, too
 };
 
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> create(std::shared_ptr<const gpu::Model> model, const EngineOptions& options) {
     auto engine = std::unique_ptr<Engine>(new Engine);
-    auto placements = scheduler::place(options.ranks, shape_of(model->spec));
+    const Grid grid = options.grid.value_or(scheduler::default_grid(options.ranks));
+    auto placements = scheduler::place(grid, shape_of(model->spec));
     if (!placements) return placements.error();
+    engine->dp_groups_ = grid.dp;
     const std::uint32_t context = std::min(options.context_tokens_max, model->spec.context_tokens_max);
     // Grow the pool until every row can have all its pages in every group at once: window pages are not given back here.
     auto layout = gpu::kv_layout(model->spec, *placements, gpu::kv_format(options.device), std::uint64_t{1} << 30, context);
@@ -51,12 +60,24 @@ class Engine {
     config.kv = *layout;
     config.threads = options.threads;
     config.device = options.device;
+    config.control = options.control;
+    config.count_steps = options.count_steps;
     config.limits.rows_max = options.rows_max;
     config.limits.step_tokens_max = options.step_tokens_max;
     config.limits.context_tokens_max = context;
     for (const RankPlacement& placement : *placements) {
       config.placement = placement;
       config.gpu = placement.rank.value;
+      if (options.mirror_pages > 0) {
+        const std::uint64_t bytes = (std::uint64_t{options.mirror_pages} + 1) * (layout->page_bytes + 64) + 8192;
+        auto memory = gpu::MirrorMemory::create(bytes, {1, 2});
+        if (!memory) return memory.error();
+        auto mirror = gpu::MirrorMemory::adopt(::dup(memory->descriptor()), placement.rank.value, layout->page_bytes);
+        if (!mirror) return mirror.error();
+        (*mirror)->take();
+        config.mirror = *mirror;
+        engine->mirrors_.push_back(*mirror);
+      }
       auto executor = gpu::Executor::create(model, config);
       if (!executor) return executor.error();
       engine->executors_.push_back(std::move(*executor));
@@ -85,6 +106,9 @@ class Engine {
   }
 
   gpu::Executor& executor(std::size_t rank) { return *executors_[rank]; }
+  gpu::MirrorMemory& mirror(std::size_t rank) { return *mirrors_[rank]; }
+  // The page of a row's table.
+  PageId page(std::uint32_t row, std::uint32_t group, std::uint32_t index) const { return tables_.at(row)[group][index]; }
   gpu::Communicator& communicator(std::size_t rank) { return *communicators_[rank]; }
   std::size_t ranks() const { return executors_.size(); }
   const KvLayout& layout() const { return layout_; }
@@ -100,9 +124,9 @@ class Engine {
     return plan;
   }
 
-  // Sets `row` in `plan` with pages for `tokens` positions in every group.
+  // Sets `row` in `plan` with pages for `tokens` positions in every KV group. Rows go round the DP groups.
   void admit(StepPlan& plan, std::uint32_t row, std::uint64_t request, const SamplingParameters& sampling, std::uint32_t tokens) {
-    plan.set.push_back({RowIndex{row}, RequestId{request}, sampling});
+    plan.set.push_back({RowIndex{row}, RequestId{request}, sampling, DpGroup{row % dp_groups_}});
     for (std::uint32_t g = 0; g < layout_.groups.size(); ++g) {
       const std::uint32_t count = (tokens + layout_.groups[g].tokens_per_page - 1) / layout_.groups[g].tokens_per_page;
       PageGrant grant{RowIndex{row}, g, 0, {}};
@@ -110,6 +134,8 @@ class Engine {
         grant.pages.push_back(free_pages_.back());
         free_pages_.pop_back();
       }
+      tables_[row].resize(layout_.groups.size());
+      tables_[row][g] = grant.pages;
       auto& held = held_pages_[row];
       held.insert(held.end(), grant.pages.begin(), grant.pages.end());
       plan.pages.push_back(std::move(grant));
@@ -153,10 +179,13 @@ class Engine {
 
   KvLayout layout_;
   std::uint32_t context_ = 0;
+  std::uint32_t dp_groups_ = 1;
   std::vector<std::unique_ptr<gpu::Executor>> executors_;
   std::vector<std::unique_ptr<gpu::Communicator>> communicators_;
-  std::vector<PageId> free_pages_;                           // the last is handed out first
-  std::map<std::uint32_t, std::vector<PageId>> held_pages_;  // by row
+  std::vector<PageId> free_pages_;                                    // the last is handed out first
+  std::map<std::uint32_t, std::vector<PageId>> held_pages_;           // by row
+  std::map<std::uint32_t, std::vector<std::vector<PageId>>> tables_;  // by row and KV group; those of a row's last request
+  std::vector<std::shared_ptr<gpu::MirrorMemory>> mirrors_;           // by rank
   EpochId epoch_;
   std::uint64_t step_ = 0;
   bool snapshot_ = true;

@@ -217,7 +217,7 @@ TEST(Executor, where_experts_live_does_not_change_a_bit) {
     auto placements = scheduler::place(2, tests::shape_of(model->spec)).value();
     placements[0].experts.clear(), placements[1].experts.clear();
     for (std::uint32_t e = 0; e < 6; ++e)
-      placements[std::find(on_rank_0.begin(), on_rank_0.end(), e) == on_rank_0.end() ? 1 : 0].experts.push_back(ExpertId{e});
+      placements[std::find(on_rank_0.begin(), on_rank_0.end(), e) == on_rank_0.end() ? 1 : 0].experts.push_back({ExpertId{e}});
     auto segment = SharedSegment::create(2, EpochId{1}).value();
     std::vector<float> logits;
     std::vector<std::thread> threads;

@@ -28,7 +28,10 @@ import typing
 import zlib
 
 os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')  # its products run in all threads here at once
-import numpy  # noqa: E402
+try:
+    import numpy  # noqa: E402
+except ImportError:  # main() says so, after --help had its turn
+    numpy = None
 
 TOKENIZER = pathlib.Path(__file__).resolve().parents[1] / 'data/o200k_base.tiktoken'
 SLICE_BYTES = 16 << 20
@@ -38,6 +41,14 @@ SIGNATURE_GROUPS = 2   # layers l, l + 2, l + 4, … read the same part of a sig
 SIGNATURE_SHARE = 0.75  # of an embedding's energy
 ROUTER_GAIN = 0.35      # logits of the experts that stand out are around 6 in the first layers, half of that in the last
 BEGAN = time.monotonic()
+
+
+MISSING, UNSUPPORTED, NO_ROOM = 3, 5, 6  # exit codes of the program itself, as README.md lists them
+
+
+def fail(code, why):
+    print(f'full_size_checkpoint.py: {why}', file=sys.stderr)
+    sys.exit(code)
 
 
 def say(text):
@@ -305,8 +316,8 @@ def check_space(folder, needed):
     state = os.statvfs(folder)
     free = state.f_bavail * state.f_frsize
     if free < needed:
-        sys.exit(f'{folder}: {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free; on a memory file system: mount -o remount,size=60g, '
-                 'or mount -t tmpfs -o size=60g tmpfs FOLDER')
+        fail(NO_ROOM, f'{folder}: {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free; on a memory file system: mount -o remount,size=60g, '
+             'or mount -t tmpfs -o size=60g tmpfs FOLDER')
 
 
 def write_checkpoint(options):
@@ -360,10 +371,19 @@ def parse():
 
 def main():
     options = parse()
+    if numpy is None and not options.only_reference:
+        fail(UNSUPPORTED, 'numpy is not installed for this Python; apt-get install python3-numpy, or pip install numpy')
+    if options.only_reference and not (options.folder / 'hf/model.safetensors.index.json').exists():
+        fail(MISSING, f'{options.folder}/hf holds no checkpoint; leave --only-reference out to write one')
+    if options.reference or options.only_reference:
+        # Before gigabytes are written: torch is needed for this alone.
+        try:
+            import full_size_reference
+        except ImportError as error:
+            fail(UNSUPPORTED, f'a reference needs torch, transformers and safetensors, and {error.name} is not installed for this Python')
     if not options.only_reference:
         write_checkpoint(options)
     if options.reference or options.only_reference:
-        import full_size_reference  # torch is needed for this alone
         full_size_reference.write_reference(options, say)
 
 

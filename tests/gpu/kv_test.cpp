@@ -94,8 +94,8 @@ TEST(KvCache, refuses_layouts_that_do_not_fit_the_model) {
 
 // A table with one full and one window group; row 1 holds request 11 with 20 computed positions after step 1.
 struct Table {
-  RowTable rows{{{64, 4096, {{0, 8, {0}}, {16, 8, {1}}}}, 4, 32, 100, 50}};
-  Table() {
+  RowTable rows;
+  explicit Table(std::uint32_t dp_groups = 1) : rows({{64, 4096, {{0, 8, {0}}, {16, 8, {1}}}}, 4, 32, 100, 50, dp_groups}) {
     StepPlan plan = snapshot(1);
     plan.set = {{RowIndex{1}, RequestId{11}, {}}};
     plan.pages = {{RowIndex{1}, 0, 0, {PageId{0}, PageId{1}, PageId{2}}}, {RowIndex{1}, 1, 0, {PageId{3}, PageId{4}, PageId{5}}}};
@@ -260,6 +260,29 @@ TEST(RowTable, work) {
   refuses({{RowIndex{1}, 0xffff'ffff, 2, {1, 2}, true}}, "the context has 100");
   plan.set = {{RowIndex{2}, RequestId{12}, {}}};
   refuses({{RowIndex{2}, 0, 1, {}, true}}, "does not exist");
+}
+
+TEST(RowTable, groups_write_pages_of_the_same_number_beside_each_other) {
+  Table t;
+  StepPlan plan = Table::difference();
+  plan.set = {{RowIndex{2}, RequestId{12}, {}, DpGroup{1}}};
+  plan.pages = {{RowIndex{2}, 0, 0, {PageId{2}}}, {RowIndex{2}, 1, 0, {PageId{5}}}};
+  plan.work = {Table::work(1, 20, 1), Table::work(2, 0, 1)};
+  t.refuses(plan, "row 2 is of DP group 1, there are 1");
+  Table two{2};
+  two.apply(plan);
+  EXPECT_EQ(two.rows.at(RowIndex{2}).dp_group, DpGroup{1});
+}
+
+TEST(RowTable, what_is_to_be_scrubbed_must_exist_in_its_group) {
+  StepPlan plan = Table::difference();
+  plan.scrub = {{DpGroup{1}, PageId{63}}};
+  Table{1}.refuses(plan, "a page of DP group 1 is to be scrubbed, there are 1");
+  Table two{2};
+  plan.scrub[0].page = PageId{64};
+  two.refuses(plan, "page 64 is to be scrubbed, there are 64");
+  plan.scrub[0].page = PageId{63};
+  two.apply(plan);
 }
 
 TEST(RowTable, two_writers_of_one_page_and_too_many_tokens) {

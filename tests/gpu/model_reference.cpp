@@ -23,6 +23,7 @@
 #include "tests/gpu/engine.hpp"
 #include "tests/gpu/expert_choices.hpp"
 #include "tests/gpu/layer_alone.hpp"
+#include "tests/support/usage.hpp"
 #include "tests/support/verdict.hpp"
 
 namespace althing::tests {
@@ -302,6 +303,11 @@ void check_folder(const std::filesystem::path& folder, gpu::Device device, Verdi
 }  // namespace althing::tests
 
 int main(int argc, char** argv) {
+  if (althing::tests::helped(
+          argc, argv,
+          "model_reference [--device cuda] [FOLDER …]\n"
+          "Small checkpoints with a reference.safetensors, layer by layer against it; those of tests/data/references unless folders are named."))
+    return 0;
   auto device = althing::gpu::Device::cpu;
   if (argc > 2 && std::string(argv[1]) == "--device" && std::string(argv[2]) == "cuda") {
     device = althing::gpu::Device::cuda;

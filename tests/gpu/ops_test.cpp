@@ -68,7 +68,7 @@ TEST(Lower, ranks_take_their_rows_columns_and_experts) {
   EXPECT_EQ(out.in, 32u);
   EXPECT_EQ(out.row_stride, 128u);
   EXPECT_EQ(out.data, spec.layers[1].attention.out.weight.data + 96 * 2);
-  EXPECT_EQ(op_of<GatherOp>(p).held, (std::vector<ExpertId>{ExpertId{5}}));
+  EXPECT_EQ(op_of<GatherOp>(p).held, (std::vector<HeldExpert>{{ExpertId{5}}}));
   EXPECT_EQ(op_of<ExpertsOp>(p).gate_up[0].data, spec.layers[0].moe.gate_up.blocks.data + 5 * 128 * 5 * 16);
   EXPECT_EQ(op_of<LogitsOp>(p).head.out, 25u);
   EXPECT_EQ(op_of<LogitsOp>(p).head.data, spec.head.data + 76 * 160 * 2);
@@ -113,8 +113,14 @@ TEST(Lower, refuses_a_placement_of_another_model) {
   p.kv_heads = {0, 1};
   EXPECT_EQ(lower(model->spec, p).error().code, ErrorCode::invalid_argument);
   p = placements(model->spec, 1)[0];
-  p.experts.push_back(ExpertId{6});
+  p.experts.push_back({ExpertId{6}});
   EXPECT_FALSE(lower(model->spec, p).ok());
+  p = placements(model->spec, 1)[0];
+  p.experts[2].copy = 1;
+  EXPECT_FALSE(lower(model->spec, p).ok());
+  p = placements(model->spec, 2)[0];
+  p.dp_group = DpGroup{1};
+  EXPECT_NE(lower(model->spec, p).error().message.find("group 1 of 1"), std::string::npos);
   p = placements(model->spec, 1)[0];
   p.vocabulary.end = 102;
   EXPECT_FALSE(lower(model->spec, p).ok());
@@ -205,9 +211,9 @@ TEST(ShapeCheck, gather) {
   Lowered l;
   auto op = op_of<GatherOp>(l.program);
   EXPECT_TRUE(check(op, l.sizes).ok());
-  op.held = {ExpertId{1}, ExpertId{0}};
+  op.held = {{ExpertId{1}}, {ExpertId{0}}};
   expect_refused(op, l.sizes, "ascending");
-  op.held = {ExpertId{6}};
+  op.held = {{ExpertId{6}}};
   expect_refused(op, l.sizes, "6 does not exist");
 }
 

@@ -44,5 +44,31 @@ TEST(Router, nan_and_infinity_still_choose_distinct_experts) {
   }
 }
 
+TEST(RouterFigures, of_four_logits_by_hand) {
+  const RouterFigures even = router_figures(std::vector<float>{2, 2, 2, 2});
+  EXPECT_NEAR(even.entropy, std::log(4.0), 1e-7);
+  EXPECT_EQ(even.variance, 0);
+  EXPECT_EQ(even.margin, 0);
+  // Weights 1, 1/2, 1/4, 1/4 of 2.
+  const RouterFigures halves = router_figures(std::vector<float>{5, 5 - 0.693147181F, 5 - 2 * 0.693147181F, 5 - 2 * 0.693147181F});
+  EXPECT_NEAR(halves.entropy, 1.75 * std::log(2.0) - 0.0, 1e-6) << "1/2 of one bit, 1/4 of two, 1/8 of three twice";
+  EXPECT_NEAR(halves.margin, std::log(2.0), 1e-6);
+  const RouterFigures one = router_figures(std::vector<float>{1, 3, -1, 1});
+  EXPECT_NEAR(one.variance, 2.0, 1e-12);  // mean 1; 0 + 4 + 4 + 0
+  EXPECT_NEAR(one.margin, 2.0, 1e-12);
+  EXPECT_EQ(router_figures(std::vector<float>{7}).margin, 0) << "an expert alone";
+  EXPECT_NEAR(router_figures(std::vector<float>(128, -3)).entropy, std::log(128.0), 1e-6);
+}
+
+TEST(RouterFigures, are_not_finite_when_a_logit_is_not) {
+  EXPECT_TRUE(router_figures(std::vector<float>{1, 2, -80, 1e30F}).finite());
+  for (const float bad : {NAN, INFINITY, -INFINITY})
+    for (std::size_t at = 0; at < 3; ++at) {
+      std::vector<float> logits{1, 2, 3};
+      logits[at] = bad;
+      EXPECT_FALSE(router_figures(logits).finite()) << bad << " at " << at;
+    }
+}
+
 }  // namespace
 }  // namespace althing::gpu::cpu

@@ -1,13 +1,8 @@
 // The HTTP pages over raw sockets: answers, junk, clients that dawdle or vanish, and addresses that must be refused.
 #include "monitoring/http_endpoint.hpp"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -18,6 +13,7 @@
 #include <vector>
 
 #include "monitoring/loopback_address.hpp"
+#include "tests/monitoring/http_client.hpp"
 
 namespace althing::monitoring {
 namespace {
@@ -26,7 +22,14 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 HttpHandlers plain_handlers() {
-  return {[] { return std::string("althing_x 1\n"); }, [] { return Readiness{true, "{\"ready\":true}"}; }};
+  return {[] { return std::string("althing_x 1\n"); },
+          [] {
+            return Readiness{true, "{\"ready\":true}"};
+          },
+          [] {
+            return ExpertPage{true, "althing_e 2\n", 1};
+          },
+          [] { return std::string("{\"layers\":2}\n"); }};
 }
 
 std::unique_ptr<HttpEndpoint> start(HttpHandlers handlers = plain_handlers()) {
@@ -35,50 +38,21 @@ std::unique_ptr<HttpEndpoint> start(HttpHandlers handlers = plain_handlers()) {
   return std::move(endpoint).value();
 }
 
-// A connected client; closes when it goes.
-class Client {
- public:
-  explicit Client(const HttpEndpoint& endpoint) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const auto address = parse_loopback_address(endpoint.address());
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(address->port);
-    inet_pton(AF_INET, address->host.c_str(), &to.sin_addr);
-    if (connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) throw std::runtime_error("cannot connect to " + endpoint.address());
-  }
-  ~Client() { close(fd_); }
-  Client(const Client&) = delete;
-  Client& operator=(const Client&) = delete;
-
-  // The server may have closed already: what could not be sent is not an error of the test.
-  void send(const std::string& bytes) { static_cast<void>(!::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL)); }
-
-  // Everything until the server closes; at most ten seconds.
-  std::string read_all() {
-    std::string all;
-    char buffer[4096];
-    pollfd wait{fd_, POLLIN, 0};
-    while (poll(&wait, 1, 10'000) == 1) {
-      const ssize_t got = recv(fd_, buffer, sizeof buffer, 0);
-      if (got <= 0) return all;
-      all.append(buffer, static_cast<std::size_t>(got));
-    }
-    return all + "(the server did not close in 10 s)";
-  }
-
- private:
-  int fd_;
-};
-
-std::string ask(const HttpEndpoint& endpoint, const std::string& request) {
-  Client client(endpoint);
-  client.send(request);
-  return client.read_all();
+TEST(HttpEndpoint, serves_experts_or_says_how_to_turn_them_on) {
+  const auto endpoint = start();
+  const std::string experts = get(*endpoint, "/metrics/experts");
+  EXPECT_THAT(experts, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(experts, HasSubstr("Content-Type: text/plain; version=0.0.4"));
+  EXPECT_EQ(body_of(experts), "althing_e 2\n");
+  const std::string json = get(*endpoint, "/experts.json");
+  EXPECT_THAT(json, HasSubstr("Content-Type: application/json"));
+  EXPECT_EQ(body_of(json), "{\"layers\":2}\n");
+  HttpHandlers off = plain_handlers();
+  off.experts = [] { return ExpertPage{false, "turn it on\n", 0}; };
+  const std::string refused = get(*start(std::move(off)), "/metrics/experts");
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 404"));
+  EXPECT_EQ(body_of(refused), "turn it on\n");
 }
-
-std::string get(const HttpEndpoint& endpoint, const std::string& path) { return ask(endpoint, "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"); }
-
-std::string body_of(const std::string& answer) { return answer.substr(answer.find("\r\n\r\n") + 4); }
 
 TEST(HttpEndpoint, serves_the_three_pages_and_nothing_else) {
   const auto endpoint = start();

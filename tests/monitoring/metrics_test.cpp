@@ -3,12 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <sstream>
 #include <thread>
 #include <vector>
 
+#include "tests/monitoring/expert_samples.hpp"
 #include "tests/monitoring/text_format.hpp"
 
 namespace althing::monitoring {
@@ -34,7 +37,36 @@ TEST(Metrics, the_page_of_a_fresh_server_is_valid_and_complete) {
   EXPECT_EQ(page.at("althing_requests_accepted_total"), 0);
   EXPECT_EQ(page.at("althing_rank_up{rank=\"1\"}"), 0);
   EXPECT_EQ(page.at("althing_layer_rank_tokens_total{layer=\"1\",rank=\"1\"}"), 0);
-  EXPECT_EQ(page.at("althing_series"), static_cast<double>(page.samples.size()));
+  EXPECT_EQ(page.at("althing_series{path=\"/metrics\"}"), static_cast<double>(page.samples.size()));
+}
+
+// Of eleven ranks, so that an order of texts (10 before 2) is another than that of numbers.
+TEST(Metrics, the_page_has_families_by_name_and_series_by_labels_each_with_one_heading) {
+  Metrics metrics({.version = "0.1.0", .model = "tiny", .ranks = 11, .layers = 11, .experts = 2});
+  const auto lines_of = [](const std::string& text, const std::string& prefix) {
+    std::vector<std::string> found;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with(prefix)) found.push_back(line.substr(prefix.size(), line.find_first_of(" }", prefix.size()) - prefix.size()));
+    return found;
+  };
+  const std::string page = metrics.scrape();
+  const auto helped = lines_of(page, "# HELP "), typed = lines_of(page, "# TYPE ");
+  EXPECT_GT(helped.size(), 30u);
+  EXPECT_EQ(helped, typed);
+  EXPECT_TRUE(std::is_sorted(helped.begin(), helped.end()));
+  EXPECT_EQ(std::adjacent_find(helped.begin(), helped.end()), helped.end());
+  std::vector<std::string> ranks;
+  for (int rank = 0; rank < 11; ++rank) ranks.push_back("{rank=\"" + std::to_string(rank) + "\"");
+  EXPECT_EQ(lines_of(page, "althing_rank_up"), ranks);
+  const auto pairs = lines_of(page, "althing_layer_rank_tokens_total");
+  ASSERT_EQ(pairs.size(), 121u);
+  EXPECT_EQ(pairs[10], "{layer=\"0\",rank=\"10\"");
+  EXPECT_EQ(pairs[11], "{layer=\"1\",rank=\"0\"");
+  EXPECT_EQ(lines_of(page, "althing_state"), (std::vector<std::string>{"{state=\"draining\"", "{state=\"ready\"", "{state=\"recovering\"",
+                                                                       "{state=\"silent\"", "{state=\"starting\""}));
+  metrics.rank_up(10, true);
+  EXPECT_EQ(lines_of(metrics.scrape(), "althing_"), lines_of(page, "althing_")) << "numbers may change, lines may not";
 }
 
 TEST(Metrics, requests_are_counted_exactly) {
@@ -97,6 +129,18 @@ TEST(Metrics, the_engine_and_the_pool_are_shown) {
   EXPECT_EQ(page.at("althing_queue_seconds_count"), 1);
 }
 
+TEST(Metrics, deaths_of_the_core_are_counted_since_the_server_s_start_and_timed) {
+  Metrics metrics(small());
+  EXPECT_EQ(page_of(metrics).at("althing_core_restarts_total"), 0);
+  metrics.core_restarts(3);  // this process follows three that died
+  metrics.core_restarts(2);  // a counter never goes back
+  metrics.core_recovered(0.25);
+  const Page page = page_of(metrics);
+  EXPECT_EQ(page.at("althing_core_restarts_total"), 3);
+  EXPECT_EQ(page.at("althing_core_recovery_seconds_count"), 1);
+  EXPECT_EQ(page.at("althing_core_recovery_seconds_sum"), 0.25);
+}
+
 TEST(Metrics, exactly_one_state_is_set_and_recoveries_are_timed) {
   Metrics metrics(small());
   for (const ServerState state : {ServerState::ready, ServerState::recovering, ServerState::recovering, ServerState::ready, ServerState::draining})
@@ -109,6 +153,16 @@ TEST(Metrics, exactly_one_state_is_set_and_recoveries_are_timed) {
   EXPECT_EQ(page.at("althing_state{state=\"draining\"}"), 1);
   EXPECT_EQ(page.at("althing_recoveries_total"), 1);
   EXPECT_EQ(page.at("althing_recovery_seconds_count"), 1);
+}
+
+TEST(Metrics, a_membership_that_has_only_grown_is_no_recovery) {
+  Metrics metrics(small());
+  for (const bool grown : {true, false}) {
+    metrics.state(ServerState::ready, grown);
+    metrics.state(ServerState::recovering, grown);
+    metrics.state(ServerState::ready, grown);
+    EXPECT_EQ(page_of(metrics).at("althing_recoveries_total"), grown ? 0 : 1);
+  }
 }
 
 TEST(Metrics, expert_counters_stay_exact_across_a_rank_restart) {
@@ -124,6 +178,59 @@ TEST(Metrics, expert_counters_stay_exact_across_a_rank_restart) {
   EXPECT_EQ(page.at("althing_layer_rank_tokens_total{layer=\"1\",rank=\"0\"}"), 7 + 3);
   EXPECT_EQ(page.at("althing_layer_rank_tokens_total{layer=\"0\",rank=\"1\"}"), 10 + 12);
   EXPECT_EQ(page.at("althing_rank_failures_total{cause=\"exit\"}"), 1);
+}
+
+TEST(Metrics, spares_quarantine_and_degraded_service_are_told) {
+  Metrics metrics(small());
+  metrics.membership(2, 1, true);
+  const Page page = page_of(metrics);
+  EXPECT_EQ(page.at("althing_spares"), 2);
+  EXPECT_EQ(page.at("althing_quarantined"), 1);
+  EXPECT_EQ(page.at("althing_degraded"), 1);
+  metrics.membership(0, 0, false);
+  EXPECT_EQ(page_of(metrics).at("althing_degraded"), 0);
+}
+
+TEST(Metrics, a_fault_is_counted_by_its_cause_with_the_times_of_its_phases) {
+  Metrics metrics(small());
+  const std::vector<double> seconds{0.3, 0.001, 0.02, 0.03, 0.2, 0.0};
+  metrics.fault("frozen", "spare", seconds);
+  metrics.fault("of a kind that nobody defined", "a miracle", seconds);
+  metrics.fault("exit", "respawn", std::vector<double>{1.0});  // phases are missing
+  const Page page = page_of(metrics);
+  EXPECT_EQ(page.at("althing_faults_total{cause=\"frozen\",recovered_by=\"spare\"}"), 1);
+  EXPECT_EQ(page.at("althing_faults_total{cause=\"other\",recovered_by=\"other\"}"), 1);
+  EXPECT_EQ(page.at("althing_faults_total{cause=\"exit\",recovered_by=\"respawn\"}"), 0);
+  EXPECT_EQ(page.at("althing_recovery_phase_seconds_count{phase=\"weights\"}"), 2);
+  EXPECT_NEAR(page.at("althing_recovery_phase_seconds_sum{phase=\"detect\"}"), 0.6, 1e-9);
+  EXPECT_EQ(page.at("althing_reports_refused_total"), 1);
+}
+
+TEST(Metrics, pages_of_the_mirror_are_summed_over_ranks_and_their_restarts) {
+  Metrics metrics(small());
+  const auto fate = [&](const char* name) { return page_of(metrics).at(std::string("althing_kv_mirror_pages_total{fate=\"") + name + "\"}"); };
+  metrics.mirror_pages(0, Counts{10, 1, 2, 3, 4});
+  metrics.mirror_pages(1, Counts{20, 0, 0, 0, 0});
+  metrics.mirror_pages(0, Counts{15, 1, 2, 3, 4});
+  EXPECT_EQ(fate("copied"), 35);
+  EXPECT_EQ(fate("skipped"), 1);
+  EXPECT_EQ(fate("restored"), 2);
+  EXPECT_EQ(fate("missing"), 3);
+  EXPECT_EQ(fate("corrupt"), 4);
+  metrics.rank_failed(0, "exit");
+  metrics.mirror_pages(0, Counts{15, 0, 0, 0, 0});
+  EXPECT_EQ(fate("copied"), 50) << "a new process counts from 0";
+  metrics.mirror({4096, 7, 100, 30});
+  metrics.mirror({2048, 7, 90, 31});
+  EXPECT_EQ(fate("no_room"), 7);
+  const Page page = page_of(metrics);
+  EXPECT_EQ(page.at("althing_kv_mirror_bytes"), 2048);
+  EXPECT_EQ(page.at("althing_kv_restored_tokens_total"), 100) << "a total never falls";
+  EXPECT_EQ(page.at("althing_kv_recomputed_tokens_total"), 31);
+  EXPECT_EQ(page.at("althing_reports_refused_total"), 0);
+  metrics.mirror_pages(2, Counts{1, 0, 0, 0, 0});
+  metrics.mirror_pages(0, Counts{1, 2});
+  EXPECT_EQ(page_of(metrics).at("althing_reports_refused_total"), 2);
 }
 
 TEST(Metrics, imbalance_waits_for_every_member) {
@@ -176,8 +283,25 @@ TEST(Metrics, labels_and_series_are_bounded_whatever_is_said) {
   }
 }
 
+TEST(Metrics, counts_of_steps_are_on_all_pages) {
+  MetricsConfig config = small();
+  config.expert_metrics = true;
+  Metrics metrics(config);
+  metrics.expert_layout(4, {{{0, 0}}, {{1, 0}}});
+  metrics.step_counts(tests::bytes_of(tests::step_of({{5, 1}, {2, 4}}, 1)));
+  EXPECT_EQ(page_of(metrics).at("althing_layer_rank_tokens_total{layer=\"1\",rank=\"1\"}"), 4);
+  const ExpertPage experts = metrics.scrape_experts();
+  EXPECT_NE(experts.text.find("althing_expert_tokens_total{layer=\"0\",expert=\"0\"} 5\n"), std::string::npos);
+  EXPECT_NE(metrics.experts_json().find("\"epoch\":4,\"steps\":1,\"tokens\":6,"), std::string::npos);
+  EXPECT_EQ(page_of(metrics).at("althing_series{path=\"/metrics/experts\"}"), static_cast<double>(experts.series));
+  EXPECT_EQ(page_of(metrics).at("althing_reports_refused_total"), 0);
+  metrics.step_counts("these are no counts");
+  metrics.expert_layout(5, {});
+  EXPECT_EQ(page_of(metrics).at("althing_reports_refused_total"), 2);
+}
+
 TEST(Metrics, the_largest_default_page_stays_small) {
-  const Metrics metrics({.version = "0", .model = "gpt-oss-120b", .ranks = 8, .layers = 36, .experts = 128});
+  const Metrics metrics({.version = "0", .model = "gpt-oss-120b", .ranks = 8, .layers = 36, .experts = 128, .experts_per_token = 4});
   EXPECT_LE(page_of(metrics).samples.size(), 1500u);
 }
 

@@ -43,6 +43,10 @@ class PageReader {
   struct Bucket {
     double bound, count;
   };
+  struct Histogram {
+    std::vector<Bucket> buckets;
+    double count = -1;
+  };
 
   void problem(const std::string& what) { page_.problems.push_back("line " + std::to_string(line_) + ": " + what); }
 
@@ -85,7 +89,10 @@ class PageReader {
     if (at >= line.size() || line[at] != ' ') return problem("no space before the value: " + line);
     char* end = nullptr;
     const double value = std::strtod(line.c_str() + at + 1, &end);
-    if (*end != '\0' || !std::isfinite(value)) problem("bad value: " + line);
+    // A gauge may be unknown or without a bound, spelt as Prometheus spells it.
+    const std::string spelt = line.substr(at + 1);
+    const bool open = page_.types.count(family_) && page_.types[family_] == "gauge" && (spelt == "NaN" || spelt == "+Inf");
+    if (*end != '\0' || (!std::isfinite(value) && !open)) problem("bad value: " + line);
     if (!page_.samples.emplace(line.substr(0, at), value).second) problem("series twice: " + line);
     const std::string kind = page_.types.count(family_) ? page_.types[family_] : "";
     if (kind == "histogram") return histogram_sample(name, labels, value);
@@ -112,12 +119,17 @@ class PageReader {
   }
 
   void histogram_sample(const std::string& name, const std::map<std::string, std::string>& labels, double value) {
+    // One histogram a set of labels.
+    std::string key;
+    for (const auto& [label, text] : labels)
+      if (label != "le") key += label + "=" + text + ",";
+    Histogram& histogram = histograms_[key];
     if (name == family_ + "_bucket") {
       const auto le = labels.find("le");
       if (le == labels.end()) return problem("a bucket without le");
-      buckets_.push_back({le->second == "+Inf" ? std::numeric_limits<double>::infinity() : std::strtod(le->second.c_str(), nullptr), value});
+      histogram.buckets.push_back({le->second == "+Inf" ? std::numeric_limits<double>::infinity() : std::strtod(le->second.c_str(), nullptr), value});
     } else if (name == family_ + "_count") {
-      count_ = value;
+      histogram.count = value;
     } else if (name != family_ + "_sum") {
       problem(name + " in the histogram " + family_);
     }
@@ -125,22 +137,26 @@ class PageReader {
 
   void close_family() {
     if (!family_.empty() && page_.types.count(family_) && page_.types[family_] == "histogram") {
-      if (buckets_.empty() || !std::isinf(buckets_.back().bound) || buckets_.back().count != count_)
-        problem(family_ + " is not closed by +Inf = _count");
-      if (buckets_.size() > 14) problem(family_ + " has " + std::to_string(buckets_.size()) + " buckets; 14 are allowed");
-      for (std::size_t i = 1; i < buckets_.size(); ++i)
-        if (buckets_[i].bound <= buckets_[i - 1].bound || buckets_[i].count < buckets_[i - 1].count) problem(family_ + " is not cumulative");
+      if (histograms_.empty()) problem(family_ + " has no histogram");
+      for (const auto& [labels, histogram] : histograms_) close_histogram(histogram);
     }
-    buckets_.clear();
-    count_ = -1;
+    histograms_.clear();
+  }
+
+  void close_histogram(const Histogram& histogram) {
+    const auto& buckets = histogram.buckets;
+    if (buckets.empty() || !std::isinf(buckets.back().bound) || buckets.back().count != histogram.count)
+      problem(family_ + " is not closed by +Inf = _count");
+    if (buckets.size() > 14) problem(family_ + " has " + std::to_string(buckets.size()) + " buckets; 14 are allowed");
+    for (std::size_t i = 1; i < buckets.size(); ++i)
+      if (buckets[i].bound <= buckets[i - 1].bound || buckets[i].count < buckets[i - 1].count) problem(family_ + " is not cumulative");
   }
 
   Page page_;
   int line_ = 1;
   std::string family_;
   std::set<std::string> helped_;
-  std::vector<Bucket> buckets_;
-  double count_ = -1;
+  std::map<std::string, Histogram> histograms_;  // of the family at hand
 };
 
 }  // namespace althing::tests

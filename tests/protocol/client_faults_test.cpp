@@ -91,7 +91,7 @@ TEST(ClientFaults, a_silent_server_ends_every_stream) {
   std::optional<Heard> heard;
   do heard = server.hear(patience);
   while (heard && !(std::holds_alternative<wire::Submit>(heard->message) && std::get<wire::Submit>(heard->message).request_id == "later"));
-  server.say(submit->first, Done{"later", 1, FinishReason::stop, {}});
+  server.say(submit->first, Done{"later", 1, FinishReason::stop, {}, {}, false});
   EXPECT_TRUE(poll_until(client, [&] { return client.open_streams() == 0; }));
   EXPECT_EQ(later.words, (Words{"done"}));
 }
@@ -152,7 +152,7 @@ TEST(ClientFaults, a_restarted_server_that_knows_nothing) {
       EXPECT_EQ(again->request_id, "fresh");
       if (submits++ > 0) continue;
       second.say(heard->from, Accepted{"fresh", 3, 1});
-      second.say(heard->from, Done{"fresh", 1, FinishReason::stop, {}});
+      second.say(heard->from, Done{"fresh", 1, FinishReason::stop, {}, {}, false});
     }
   }
   EXPECT_EQ(begun.words, (Words{"accepted", "half a", "error core_lost"}));
@@ -192,9 +192,59 @@ TEST(ClientFaults, a_restarted_server_that_resumes) {
   second.say(resume->first, Accepted{"r", 3, 1});
   second.say(resume->first, text_delta("r", 2, "b"));
   second.say(resume->first, text_delta("r", 3, "c"));
-  second.say(resume->first, Done{"r", 4, FinishReason::stop, {}});
+  second.say(resume->first, Done{"r", 4, FinishReason::stop, {}, {}, false});
   EXPECT_TRUE(poll_until(client, [&] { return client.open_streams() == 0; }));
   EXPECT_EQ(story.words, (Words{"accepted", "a", "b", "c", "done"}));
+}
+
+// The next process under the same name: nothing that it says tells that it is another, so the new connection must be enough.
+TEST(ClientFaults, a_new_connection_is_greeted_without_being_told) {
+  auto first = std::make_optional<ScriptedServer>("same");
+  const std::string endpoint = first->endpoint();
+  Client client = connected(*first, options_for(endpoint));
+  Story story;
+  ASSERT_TRUE(client.submit(request("r", 8), story.handler()).ok());
+  const auto submit = expect<wire::Submit>(*first, client);
+  ASSERT_TRUE(submit.has_value());
+  first->say(submit->first, Accepted{"r", 3, 1});
+  first->say(submit->first, text_delta("r", 1, "a"));
+  ASSERT_TRUE(poll_until(client, [&] { return story.words.size() == 2; }));
+  first.reset();
+  ScriptedServer second("same", endpoint);
+  const auto hello = expect<wire::Hello>(second, client);
+  ASSERT_TRUE(hello.has_value());
+  second.say(hello->first, second.welcome());
+  const auto resume = expect<wire::Resume>(second, client);
+  ASSERT_TRUE(resume.has_value());
+  EXPECT_EQ(resume->second.last_sequence, 1U);
+  second.say(resume->first, text_delta("r", 2, "b"));
+  second.say(resume->first, Done{"r", 3, FinishReason::stop, {}, {}, false});
+  EXPECT_TRUE(poll_until(client, [&] { return client.open_streams() == 0; }));
+  EXPECT_EQ(story.words, (Words{"accepted", "a", "b", "done"}));
+}
+
+TEST(ClientFaults, a_resume_that_came_too_soon_is_tried_again_but_not_for_ever) {
+  ScriptedServer server("first");
+  Client client = connected(server, options_for(server.endpoint()));
+  Story story;
+  ASSERT_TRUE(client.submit(request("r"), story.handler()).ok());
+  const auto submit = expect<wire::Submit>(server, client);
+  ASSERT_TRUE(submit.has_value());
+  server.say(submit->first, Accepted{"r", 3, 1});
+  server.say(submit->first, text_delta("r", 2, "b"));  // without the first
+  const ErrorReply busy{"r", 0, {ErrorCode::busy, "this request was resumed just now", ""}};
+  int resumes = 0;
+  for (const auto deadline = Clock::now() + patience; client.open_streams() > 0 && Clock::now() < deadline;) {
+    client.poll(milliseconds(1));
+    const auto heard = server.hear(milliseconds(1));
+    if (!heard) continue;
+    if (const auto* ping = std::get_if<wire::Ping>(&heard->message)) server.say(heard->from, server.pong(ping->nonce));
+    if (!std::holds_alternative<wire::Resume>(heard->message)) continue;
+    ++resumes;
+    server.say(heard->from, busy);
+  }
+  EXPECT_EQ(resumes, 21);
+  EXPECT_EQ(story.words, (Words{"accepted", "error busy"}));
 }
 
 TEST(ClientFaults, a_pong_of_another_instance_makes_the_client_greet_again) {
@@ -221,13 +271,13 @@ TEST(ClientFaults, duplicates_are_dropped_and_gaps_resumed) {
   server.say(peer, text_delta("r", 2, "2"));
   server.say(peer, text_delta("r", 1, "1"));
   server.say(peer, text_delta("r", 5, "5"));
-  server.say(peer, Done{"r", 6, FinishReason::stop, {}});
+  server.say(peer, Done{"r", 6, FinishReason::stop, {}, {}, false});
   const auto resume = expect<wire::Resume>(server, client);
   ASSERT_TRUE(resume.has_value());
   EXPECT_EQ(resume->second.last_sequence, 2U);
   EXPECT_EQ(client.open_streams(), 1U);
   for (std::uint64_t i = 3; i <= 5; ++i) server.say(peer, text_delta("r", i, std::to_string(i)));
-  server.say(peer, Done{"r", 6, FinishReason::stop, {}});
+  server.say(peer, Done{"r", 6, FinishReason::stop, {}, {}, false});
   EXPECT_TRUE(poll_until(client, [&] { return client.open_streams() == 0; }));
   EXPECT_EQ(story.words, (Words{"accepted", "1", "2", "3", "4", "5", "done"}));
 }
@@ -251,7 +301,7 @@ TEST(ClientFaults, malformed_frames_are_survived) {
   server.say_raw(peer, {"", "ALT1c", wire::encode(wire::ServerMessage(text_delta("r", 3, "3")), wire::Encoding::capnp)});
   server.say_raw(peer, {"a", "b", "c", "d", "e", "f"});
   server.say(peer, text_delta("r", 4, "4"), wire::Encoding::json);
-  server.say(peer, Done{"r", 5, FinishReason::stop, {}});
+  server.say(peer, Done{"r", 5, FinishReason::stop, {}, {}, false});
   EXPECT_TRUE(poll_until(client, [&] { return client.open_streams() == 0; }));
   EXPECT_EQ(story.words, (Words{"accepted", "1", "2", "3", "4", "done"}));
 }

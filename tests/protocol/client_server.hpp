@@ -151,7 +151,7 @@ inline protocol::wire::Submit request(std::string id, std::uint32_t credit = 0) 
 }
 
 inline protocol::wire::Delta text_delta(const std::string& id, std::uint64_t sequence, const std::string& text) {
-  return {id, sequence, {protocol::wire::Text{0, text}}, {}};
+  return {id, sequence, 0, {protocol::wire::Text{0, text}}, {}};
 }
 
 }  // namespace althing::tests

@@ -52,7 +52,7 @@ TEST(Client, streams_in_order_and_ends_once) {
     server.say(submit->first, Accepted{*id, 3, 9}, encoding);
     server.say(submit->first, text_delta(*id, 1, "Hello"), encoding);
     server.say(submit->first, text_delta(*id, 2, " world"), encoding);
-    server.say(submit->first, Done{*id, 3, FinishReason::stop, {3, 2, 0}}, encoding);
+    server.say(submit->first, Done{*id, 3, FinishReason::stop, {3, 2, 0}, {}, false}, encoding);
     EXPECT_TRUE(poll_until(client, [&] { return client.open_streams() == 0; }));
     EXPECT_EQ(story.words, (Words{"accepted", "Hello", " world", "done"}));
     // What comes after the end is nobody's.
@@ -76,7 +76,7 @@ TEST(Client, many_streams_do_not_mix) {
   }
   for (std::uint64_t sequence = 1; sequence <= 5; ++sequence)
     for (std::size_t i = 0; i < stories.size(); ++i) server.say(peer, text_delta("r" + std::to_string(i) + "x", sequence, std::to_string(i)));
-  for (std::size_t i = 0; i < stories.size(); ++i) server.say(peer, Done{"r" + std::to_string(i) + "x", 6, FinishReason::stop, {}});
+  for (std::size_t i = 0; i < stories.size(); ++i) server.say(peer, Done{"r" + std::to_string(i) + "x", 6, FinishReason::stop, {}, {}, false});
   EXPECT_TRUE(poll_until(client, [&] { return client.open_streams() == 0; }));
   for (std::size_t i = 0; i < stories.size(); ++i) {
     const std::string n = std::to_string(i);
@@ -137,7 +137,7 @@ TEST(Client, cancels_by_name_and_at_its_end) {
     const auto cancel = expect<wire::Cancel>(server, client);
     ASSERT_TRUE(cancel.has_value());
     EXPECT_EQ(cancel->second.request_id, "mine");
-    server.say(cancel->first, Done{"mine", 1, FinishReason::cancelled, {}});
+    server.say(cancel->first, Done{"mine", 1, FinishReason::cancelled, {}, {}, false});
     EXPECT_TRUE(poll_until(client, [&] { return client.open_streams() == 1; }));
   }
   const auto last = server.hear(patience);
@@ -160,10 +160,10 @@ TEST(Client, a_handler_may_submit_and_cancel) {
   EXPECT_EQ(client.submit(request("same"), second.handler()).error().code, ErrorCode::invalid_argument);
   const auto first = expect<wire::Submit>(server, client);
   ASSERT_TRUE(first.has_value());
-  server.say(first->first, Done{"same", 1, FinishReason::stop, {}});
+  server.say(first->first, Done{"same", 1, FinishReason::stop, {}, {}, false});
   ASSERT_TRUE(expect<wire::Submit>(server, client).has_value());
   server.say(first->first, text_delta("same", 1, "again"));
-  server.say(first->first, Done{"same", 2, FinishReason::stop, {}});
+  server.say(first->first, Done{"same", 2, FinishReason::stop, {}, {}, false});
   EXPECT_TRUE(poll_until(client, [&] { return client.open_streams() == 0; }));
   EXPECT_EQ(second.words, (Words{"again", "done"}));
 }

@@ -93,6 +93,7 @@ const Case cases[] = {
     {"prompt", 64, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages.clear(), s.prompt_tokens.assign(k, 7); }, n); }},
     {"completion", 32,
      [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.sampling.completion_tokens_max = static_cast<std::uint32_t>(k); }, n); }},
+    {"choices", 16, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.sampling.n = static_cast<std::uint32_t>(k); }, n); }},
     {"cancel id", 40, [](std::size_t n) { return ClientMessage(Cancel{std::string(n, 'x')}); }},
     {"resume id", 40,
      [](std::size_t n) {
@@ -205,10 +206,34 @@ TEST(WireLimits, text_must_be_utf8) {
     const std::string json = R"({"type":"submit","request_id":"r","messages":[{"role":"user","content":")" + bad + R"("}]})";
     EXPECT_EQ(decode_client(json, Encoding::json, Limits{}).error().code, ErrorCode::corrupt);
     // A server whose text is broken sends replacement characters rather than nothing.
-    const auto delta = decode_server(encode(ServerMessage(Delta{"r", 1, {Text{0, bad}}, {}}), Encoding::json), Encoding::json, Limits{});
+    const auto delta = decode_server(encode(ServerMessage(Delta{"r", 1, 0, {Text{0, bad}}, {}}), Encoding::json), Encoding::json, Limits{});
     ASSERT_TRUE(delta.ok()) << delta.error().message;
     EXPECT_NE(std::get<Text>(std::get<Delta>(*delta).events[0]).text.find("\xef\xbf\xbd"), std::string::npos);
-    EXPECT_FALSE(decode_server(encode(ServerMessage(Delta{"r", 1, {Text{0, bad}}, {}}), Encoding::capnp), Encoding::capnp, Limits{}).ok());
+    EXPECT_FALSE(decode_server(encode(ServerMessage(Delta{"r", 1, 0, {Text{0, bad}}, {}}), Encoding::capnp), Encoding::capnp, Limits{}).ok());
+  }
+}
+
+TEST(WireLimits, no_choice_at_all_is_refused_and_an_absent_number_is_one) {
+  Submit none = one_message();
+  none.sampling.n = 0;
+  for (const auto encoding : encodings) {
+    const auto decoded = decode_client(encode(ClientMessage(none), encoding), encoding, Limits{});
+    ASSERT_FALSE(decoded.ok());
+    EXPECT_EQ(decoded.error().field, "sampling.n");
+  }
+  const auto absent = decode_client(R"({"type":"submit","request_id":"r","messages":[{"role":"user","content":"x"}]})", Encoding::json, Limits{});
+  ASSERT_TRUE(absent.ok());
+  EXPECT_EQ(std::get<Submit>(*absent).sampling.n, 1u);
+}
+
+TEST(WireLimits, choices_that_a_server_names_are_bounded) {
+  for (const auto encoding : encodings) {
+    EXPECT_TRUE(decode_server(encode(ServerMessage(Delta{"r", 1, choices_bound - 1, {}, {1}}), encoding), encoding, Limits{}).ok());
+    EXPECT_FALSE(decode_server(encode(ServerMessage(Delta{"r", 1, choices_bound, {}, {1}}), encoding), encoding, Limits{}).ok());
+    Done done{"r", 1, FinishReason::stop, {}, std::vector<ChoiceEnd>(choices_bound)};
+    EXPECT_TRUE(decode_server(encode(ServerMessage(done), encoding), encoding, Limits{}).ok());
+    done.choices.emplace_back();
+    EXPECT_FALSE(decode_server(encode(ServerMessage(done), encoding), encoding, Limits{}).ok());
   }
 }
 
@@ -242,7 +267,7 @@ TEST(WireLimits, a_schema_is_an_object_and_a_namespace_stands_once) {
 TEST(WireLimits, what_a_model_wrote_may_be_longer_than_a_name) {
   const MessageStarted started{0, Role::assistant, std::string(1000, 'c'), std::string(1000, 'r'), std::string(1000, 't')};
   for (const auto encoding : encodings)
-    EXPECT_TRUE(decode_server(encode(ServerMessage(Delta{"r", 1, {started}, {}}), encoding), encoding, Limits{}).ok());
+    EXPECT_TRUE(decode_server(encode(ServerMessage(Delta{"r", 1, 0, {started}, {}}), encoding), encoding, Limits{}).ok());
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "protocol/harmony/render.hpp"
 #include "protocol/tokenizer/utf8.hpp"
 #include "tests/protocol/harmony_support.hpp"
+#include "tests/support/usage.hpp"
 #include "tests/support/verdict.hpp"
 
 namespace althing::tests {
@@ -233,6 +234,11 @@ class CaseFile {
 }  // namespace althing::tests
 
 int main(int argc, char** argv) {
+  if (althing::tests::helped(
+          argc, argv,
+          "harmony_cases [CASES.json …]\n"
+          "Harmony conversations against the reference's rendering and parsing; tests/data/harmony_cases.json unless files are named."))
+    return 0;
   althing::tests::Verdict verdict;
   althing::tests::CaseFile cases(verdict);
   if (argc < 2) cases.run(ALTHING_SOURCE_DIR "/tests/data/harmony_cases.json");

@@ -12,6 +12,7 @@
 
 #include "protocol/tokenizer/tokenizer.hpp"
 #include "tests/support/sha256.hpp"
+#include "tests/support/usage.hpp"
 #include "tests/support/verdict.hpp"
 
 namespace althing::protocol {
@@ -120,4 +121,10 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace althing::protocol
 
-int main(int argc, char** argv) { return althing::protocol::run(std::vector<std::string>(argv + 1, argv + argc)); }
+int main(int argc, char** argv) {
+  if (althing::tests::helped(argc, argv,
+                             "tokenizer_vectors [--tokenizer FILE] [VECTORS.jsonl …]\n"
+                             "Texts and the token ids that a reference gave them; those of tests/data unless files are named."))
+    return 0;
+  return althing::protocol::run(std::vector<std::string>(argv + 1, argv + argc));
+}

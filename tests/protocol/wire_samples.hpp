@@ -69,11 +69,18 @@ inline protocol::wire::Submit token_submit() {
   return submit;
 }
 
+inline protocol::wire::Submit choices_submit() {
+  protocol::wire::Submit submit = token_submit();
+  submit.sampling.n = 3;
+  return submit;
+}
+
 inline std::vector<protocol::wire::ClientMessage> client_samples() {
   using namespace protocol::wire;
   return {Hello{1, 3, "0123456789abcdef0123456789abcdef", "althing-cli/0.1"},
           chat_submit(),
           token_submit(),
+          choices_submit(),
           Cancel{"r-1"},
           Resume{"r-1", 18446744073709551615ULL},
           Grant{"r-1", 8},
@@ -87,15 +94,24 @@ inline std::vector<protocol::wire::ServerMessage> server_samples() {
       protocol::wire::Accepted{"r-1", 68, 18446744073709551615ULL},
       Delta{"r-1",
             1,
+            2,
             {MessageStarted{0, protocol::harmony::Role::assistant, "commentary", "functions.get_current_weather", "<|constrain|>json"},
              Text{0, "{\"city\":\"Brüssel\"}"}, MessageEnded{0}},
             {12606, 815}},
-      Done{"r-1", 2, FinishReason::length, {68, 25, 1}},
+      Done{"r-1", 2, FinishReason::length, {68, 25, 1}, {}},
+      Done{"r-2",
+           9,
+           FinishReason::error,
+           {68, 30, 1},
+           {{FinishReason::stop, 20, 0, {}},
+            {FinishReason::error, 10, 1, Error{ErrorCode::nonfinite, "NaN", "logits"}},
+            {FinishReason::length, 0, 0, {}}}},
+      Done{"r-1", 2, FinishReason::stop, {68, 25, 0}, {}, true},
       ErrorReply{"r-1", 3, {ErrorCode::slow_reader, "the client did not read", "credit"}},
       ErrorReply{"", 0, {ErrorCode::unavailable, "say hello first", ""}},
       Pong{7, "b2f1c9"}};
   for (int i = 0; i < error_code_count; ++i) samples.push_back(ErrorReply{"r", 1, {static_cast<ErrorCode>(i), "m", "f"}});
-  for (const auto reason : {FinishReason::stop, FinishReason::cancelled, FinishReason::error}) samples.push_back(Done{"r", 1, reason, {}});
+  for (const auto reason : {FinishReason::stop, FinishReason::cancelled, FinishReason::error}) samples.push_back(Done{"r", 1, reason, {}, {}});
   return samples;
 }
 

@@ -25,7 +25,8 @@ class CoreHarness {
     std::optional<Finished> finished;
   };
 
-  explicit CoreHarness(const scheduler::CoreConfig& config) : config_(config), rank_(config.limits, config.kv, config.vocabulary) {
+  explicit CoreHarness(const scheduler::CoreConfig& config)
+      : config_(config), rank_(config.limits, config.kv, config.vocabulary, config.dp_groups, [this](RequestId request) { return truth(request); }) {
     auto core = scheduler::Core::create(config);
     if (core.ok())
       core_ = std::move(*core);
@@ -39,6 +40,7 @@ class CoreHarness {
       awaited_.pop_front();
       rank_.done(done->result.step);
     }
+    reshaped_ = false;
     const auto effects = core_->on(event);
     effects_.assign(effects.begin(), effects.end());
     if (const auto* submitted = std::get_if<Submitted>(&event)) judge_answer(*submitted);
@@ -49,6 +51,7 @@ class CoreHarness {
     if (const auto* ready = std::get_if<RanksReady>(&event); ready != nullptr && ready->epoch > std::max(epoch_, lost_)) {
       void_awaited();
       epoch_ = ready->epoch;
+      if (ready->shape) reshape(*ready->shape);
     }
     if (core_->stats().ready != (epoch_ > lost_)) fail("ready when it should not be, or the other way round");
     for (const Effect& effect : effects_) judge(effect);
@@ -56,6 +59,22 @@ class CoreHarness {
     if (broken_.empty()) broken_ = core_->check_invariants();
     return effects_;
   }
+
+  // A new membership, with what the mirror of the model rank has.
+  RanksReady ready(EpochId epoch) { return RanksReady{epoch, std::nullopt, {0x5EED, 0xF00D}, rank_.mirror().contents()}; }
+  // Another core takes the place of this one, as after its death: it knows of no request, and the ranks and their mirror stay. It has to hear that
+  // epochs up to the present one are lost.
+  void replace_core() {
+    void_awaited();
+    core_ = std::move(*scheduler::Core::create(config_));
+    lost_ = epoch_;
+    streams_.clear();
+    live_ = 0;
+    rank_.forget_rows();
+  }
+  RankModel& rank() { return rank_; }
+  const scheduler::CoreConfig& config() const { return config_; }  // with the shape of the newest membership
+  KvShape shape() const { return {config_.dp_groups, config_.kv, config_.mirror_slots, config_.mirror_identity}; }
 
   // The rank's answer to the oldest step in flight. REQUIRES: awaited() > 0.
   const StepResult& next_result() const { return awaited_.front(); }
@@ -103,6 +122,25 @@ class CoreHarness {
     return result.step == awaited_.front().step && result.epoch == awaited_.front().epoch && core_->stats().ready;
   }
 
+  std::vector<TokenId> truth(RequestId request) const {
+    const auto found = streams_.find(request);
+    if (found == streams_.end()) return {};
+    std::vector<TokenId> tokens = found->second.submitted.prompt;
+    tokens.insert(tokens.end(), found->second.expected.tokens.begin(), found->second.expected.tokens.end());
+    return tokens;
+  }
+
+  // Ranks of another shape are others to the core: whatever they held before is gone.
+  void reshape(const KvShape& shape) {
+    if (shape == this->shape()) return;
+    config_.dp_groups = shape.dp_groups;
+    config_.kv = shape.layout;
+    config_.mirror_slots = shape.mirror_slots;
+    config_.mirror_identity = shape.mirror_identity;
+    rank_ = RankModel(config_.limits, config_.kv, config_.vocabulary, config_.dp_groups, [this](RequestId request) { return truth(request); });
+    reshaped_ = true;
+  }
+
   void void_awaited() {
     for (StepResult& result : awaited_) voided_.push_back(std::move(result));
     awaited_.clear();
@@ -124,10 +162,17 @@ class CoreHarness {
       if (rejected->error.message.empty()) fail("a rejection without a reason");
       return;
     }
-    const auto found = streams_.find(submitted.request);
-    if (found != streams_.end() && !found->second.finished) return fail("a live request was accepted again");
-    streams_[submitted.request] = Stream{submitted, lone_run(submitted, config_.limits, config_.vocabulary), {}, {}};
-    ++live_;
+    for (std::uint32_t i = 0; i < submitted.choices; ++i) {
+      // What this choice would be alone.
+      Submitted alone = submitted;
+      alone.request.value += i;
+      alone.sampling.choice += i;
+      alone.choices = 1;
+      const auto found = streams_.find(alone.request);
+      if (found != streams_.end() && !found->second.finished) return fail("a live request was accepted again");
+      streams_[alone.request] = Stream{alone, lone_run(alone, config_.limits, config_.vocabulary), alone.drawn, {}};
+      ++live_;
+    }
   }
 
   // A cancellation or a deadline takes effect in the very event that brings it.
@@ -178,6 +223,7 @@ class CoreHarness {
       case FinishReason::error:
         if (code == ErrorCode::nonfinite && !(whole && stream.expected.reason == FinishReason::error)) fail(who + "nonfinite, but not in a lone run");
         if (code == ErrorCode::internal && !spoilt_.contains(finished.request)) fail(who + "internal error: " + finished.error.message);
+        if (code == ErrorCode::too_large && !reshaped_) fail(who + "it fitted when it was accepted, and nothing has changed since");
         if (finished.error.message.empty()) fail(who + "an error without a message");
         return;
     }
@@ -196,6 +242,7 @@ class CoreHarness {
   EpochId epoch_;
   EpochId lost_;
   std::size_t live_ = 0;
+  bool reshaped_ = false;  // in the event in hand
   std::string broken_;
 };
 

@@ -33,6 +33,8 @@ Submitted full_request() {
   s.sampling = {0.7F, 0.1F, 40, 1e-45F, std::numeric_limits<std::uint64_t>::max(), 3, 4'000'000'000u, {1, 2}, true};
   s.deadline_ms = 12345;
   s.boundaries = {2, 5};
+  s.drawn = {7, 0, 999};
+  s.choices = 5;
   return s;
 }
 
@@ -43,7 +45,11 @@ TEST(Journal, every_kind_of_event_comes_back) {
       Cancelled{RequestId{3}, Error{ErrorCode::slow_reader, "did not read: 100 % of 1 MiB\n\ttab, \"quotes\" and \xD0\x9F", "a field"}});
   expect_round_trip(StepDone{StepResult{StepId{7}, EpochId{2}, {{RowIndex{0}, RequestId{5}, 17, false}, {RowIndex{3}, RequestId{6}, 0, true}}}});
   expect_round_trip(StepDone{});
+  expect_round_trip(StepDone{StepResult{StepId{7}, EpochId{2}, {}, {{DpGroup{1}, MirrorSlot{3}}, {DpGroup{2}, MirrorSlot{4'000'000'000}}}}});
   expect_round_trip(RanksReady{EpochId{9}});
+  constexpr auto most = std::numeric_limits<std::uint64_t>::max();
+  expect_round_trip(RanksReady{EpochId{9}, KvShape{3, easy_config().kv, 17, most}});
+  expect_round_trip(RanksReady{EpochId{9}, std::nullopt, {most, 1}, {{DpGroup{0}, MirrorSlot{1}, {0, most}}, {DpGroup{3}, MirrorSlot{0}, {5, 6}}}});
   expect_round_trip(RanksLost{EpochId{10}});
   expect_round_trip(Ticked{std::numeric_limits<std::uint64_t>::max()});
   expect_round_trip(DrainStarted{});
@@ -69,6 +75,8 @@ TEST(Journal, the_fields_of_a_submission_are_the_same_again) {
   EXPECT_EQ(again.sampling, s.sampling);
   EXPECT_EQ(again.deadline_ms, s.deadline_ms);
   EXPECT_EQ(again.boundaries, s.boundaries);
+  EXPECT_EQ(again.drawn, s.drawn);
+  EXPECT_EQ(again.choices, s.choices);
 }
 
 TEST(Journal, the_config_comes_back) {
@@ -98,6 +106,11 @@ TEST(Journal, a_redacted_journal_holds_no_token_and_is_refused_for_replay) {
   const StepDone done{StepResult{StepId{1}, EpochId{1}, {{RowIndex{0}, RequestId{5}, 17171, false}}}};
   EXPECT_THAT(to_line(done, JournalText::redacted), testing::Not(HasSubstr("17171")));
   EXPECT_EQ(from_line(to_line(done, JournalText::redacted)).error().code, ErrorCode::unsupported);
+  // Keys and their secret together would tell who guesses a prompt that it is right.
+  const RanksReady ready{EpochId{1}, std::nullopt, {51515, 61616}, {{DpGroup{0}, MirrorSlot{1}, {71717, 81818}}}};
+  for (const char* number : {"51515", "61616", "71717", "81818"}) EXPECT_THAT(to_line(ready, JournalText::redacted), testing::Not(HasSubstr(number)));
+  EXPECT_EQ(from_line(to_line(ready, JournalText::redacted)).error().code, ErrorCode::unsupported);
+  EXPECT_THAT(to_line(RanksReady{EpochId{1}, std::nullopt, {51515, 1}, {}}, JournalText::redacted), testing::Not(HasSubstr("51515")));
 }
 
 TEST(Journal, a_line_cut_anywhere_is_refused) {
@@ -131,6 +144,12 @@ TEST(Journal, damaged_lines_are_refused_with_the_place) {
   EXPECT_THAT(message("step_done step=1 epoch=1 drawn=0:1:2"), HasSubstr("drawn"));
   EXPECT_THAT(message("step_done step=1 epoch=1 drawn=0:1:2:0,"), HasSubstr("drawn"));
   EXPECT_THAT(message("step_done step=1 epoch=1 drawn=0:1:2:7"), HasSubstr("drawn"));
+  EXPECT_THAT(message("step_done step=1 epoch=1 drawn= unrestored=1"), HasSubstr("unrestored"));
+  EXPECT_THAT(message("step_done step=1 epoch=1 drawn= unrestored=1:2:3"), HasSubstr("unrestored"));
+  const std::string no_shape = "ranks_ready epoch=1 dp_groups=0 page_count=0 page_bytes=0 groups= mirror_slots=0 mirror_identity=0 ";
+  EXPECT_THAT(message(no_shape + "seed=1 mirrored="), HasSubstr("seed"));
+  EXPECT_THAT(message(no_shape + "seed=1:2 mirrored=0:1:2"), HasSubstr("mirrored"));
+  EXPECT_THAT(message(no_shape + "seed=1:2 mirrored=0:4294967296:2:3"), HasSubstr("mirrored"));
   EXPECT_THAT(message("cancelled request=1 code=nonsense field= message="), HasSubstr("nonsense"));
   EXPECT_THAT(message("cancelled request=1 code=io field=%4 message="), HasSubstr("field"));
   EXPECT_FALSE(from_config_line("config rows_max=1").ok());

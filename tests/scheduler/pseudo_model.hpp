@@ -1,5 +1,6 @@
-// A language model for scheduler tests: every draw is a hash of (seed, choice, all tokens before it), so one wrong, missing or doubled
-// token changes everything after it. lone_run() says what a request must produce whatever else the scheduler does meanwhile.
+// A language model for scheduler tests: its keys and values are a hash of all tokens so far, and every draw one of (seed, choice, these), so one
+// wrong, missing or doubled token changes everything after it. lone_run() says what a request must produce whatever else the scheduler does
+// meanwhile.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +19,9 @@ constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return hash ^ (hash >> 32);
 }
 
+// Of no token.
+inline constexpr std::uint64_t kv_start = 0xC2B2AE3D27D4EB4Fu;
+
 constexpr std::uint64_t chain_start(const SamplingParameters& sampling) { return mix(mix(0x5851F42D4C957F2Du, sampling.seed), sampling.choice); }
 
 // Whether requests with this seed may run into NaN logits; where, the chain decides.
@@ -28,8 +32,9 @@ struct PseudoDraw {
   bool nonfinite = false;
 };
 
-// `chain` covers all tokens before the drawn one.
-constexpr PseudoDraw pseudo_draw(std::uint64_t chain, const SamplingParameters& sampling, std::uint32_t vocabulary) {
+// `kv` covers all tokens before the drawn one.
+constexpr PseudoDraw pseudo_draw(std::uint64_t kv, const SamplingParameters& sampling, std::uint32_t vocabulary) {
+  const std::uint64_t chain = mix(chain_start(sampling), kv);
   return {static_cast<TokenId>((chain >> 8) % vocabulary), may_be_nonfinite(sampling) && (chain >> 40) % 16 == 0};
 }
 
@@ -43,16 +48,16 @@ inline LoneRun lone_run(const Submitted& request, const Limits& limits, std::uin
   const std::uint32_t room = limits.context_tokens_max - static_cast<std::uint32_t>(request.prompt.size());
   const std::uint32_t most = std::min({sampling.completion_tokens_max, limits.completion_tokens_max, room});
   LoneRun run;
-  std::uint64_t chain = chain_start(sampling);
-  for (const TokenId token : request.prompt) chain = mix(chain, token);
+  std::uint64_t kv = kv_start;
+  for (const TokenId token : request.prompt) kv = mix(kv, token);
   while (run.tokens.size() < most) {
-    const PseudoDraw draw = pseudo_draw(chain, sampling, vocabulary);
+    const PseudoDraw draw = pseudo_draw(kv, sampling, vocabulary);
     if (draw.nonfinite) {
       run.reason = FinishReason::error;
       return run;
     }
     run.tokens.push_back(draw.token);
-    chain = mix(chain, draw.token);
+    kv = mix(kv, draw.token);
     if (!sampling.ignore_stop && std::count(sampling.stop_tokens.begin(), sampling.stop_tokens.end(), draw.token) > 0) {
       run.reason = FinishReason::stop;
       return run;

@@ -1,34 +1,52 @@
-// A rank as plan.hpp describes it, with stamps instead of tensors: every place of every page remembers whose key it holds, and every key
-// that attention would read is checked. It trusts nothing of a plan, so a page handed out twice, too early or not at all is found where a
-// real rank would silently compute nonsense.
+// One rank of each DP group as plan.hpp describes it, with stamps instead of tensors: every place of every page of every group remembers what it
+// holds (a hash of all tokens up to its own), and every key that attention would read is checked. It trusts nothing of a plan, so a page handed out
+// twice, too early or not at all is found where a real rank would silently compute nonsense. A row touches pages of its own group only: there is no
+// way to name another's.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "scheduler/vocabulary/kv_layout.hpp"
 #include "scheduler/vocabulary/limits.hpp"
 #include "scheduler/vocabulary/plan.hpp"
+#include "tests/scheduler/mirror_model.hpp"
 #include "tests/scheduler/pseudo_model.hpp"
 
 namespace althing::tests {
 
 class RankModel {
  public:
-  RankModel(const Limits& limits, const KvLayout& kv, std::uint32_t vocabulary)
-      : limits_(limits), kv_(kv), vocabulary_(vocabulary), rows_(limits.rows_max), pages_(kv.page_count) {}
+  // All tokens that a request has or will have: what a row that begins behind position 0 must find in its pages.
+  using Truth = std::function<std::vector<TokenId>(RequestId)>;
+
+  RankModel(const Limits& limits, const KvLayout& kv, std::uint32_t vocabulary, std::uint32_t dp_groups = 1, Truth truth = {})
+      : limits_(limits),
+        kv_(kv),
+        vocabulary_(vocabulary),
+        rows_(limits.rows_max),
+        pages_(dp_groups, std::vector<KvPage>(kv.page_count)),
+        truth_(std::move(truth)),
+        mirror_(kv) {}
 
   // Runs one plan. Empty: `result` is the rank's answer. Else the first rule of plan.hpp that the plan breaks.
   std::string apply(const StepPlan& plan, StepResult& result) {
     if (auto broken = begin(plan); !broken.empty()) return broken;
     if (auto broken = change_rows(plan); !broken.empty()) return broken;
     if (auto broken = grant_pages(plan); !broken.empty()) return broken;
+    if (auto broken = scrub_pages(plan); !broken.empty()) return broken;
     result = StepResult{plan.step, plan.epoch, {}};
-    flights_.push_back({plan.step, {}});
+    if (auto broken = restore_pages(plan, result); !broken.empty()) return broken;
+    flights_.push_back({plan.step, {}, {}, {}});
+    for (const LeftPage& left : plan.scrub) flights_.back().scrubbed.emplace_back(left.dp_group, left.page);
     std::uint64_t tokens = 0;
     for (std::size_t i = 0; i < plan.work.size(); ++i) {
       const RowWork& work = plan.work[i];
@@ -36,31 +54,57 @@ class RankModel {
       if (auto broken = compute(work, result); !broken.empty()) return at(work.row) + broken;
       tokens += work.count;
     }
-    if (plan.work.empty()) return "a step without work";
+    for (const MirrorPage& page : plan.mirror) {
+      if (page.dp_group.value >= pages_.size() || page.page.value >= kv_.page_count) return "a page is mirrored that does not exist";
+      const KvPage& full = pages_[page.dp_group.value][page.page.value];
+      const auto owner = owners_.find({page.dp_group, page.page});
+      const Row* row = owner == owners_.end() || !rows_[owner->second.row.value] ? nullptr : &*rows_[owner->second.row.value];
+      if (row == nullptr || row->setup != owner->second.setup) return "page " + std::to_string(page.page.value) + " is mirrored and nobody has it";
+      if (auto broken = mirror_.order(page, full); !broken.empty()) return broken;
+    }
+    if (plan.work.empty() && plan.scrub.empty() && plan.restore.empty()) return "a step without work";
     if (tokens > limits_.step_tokens_max) return "a step of " + std::to_string(tokens) + " tokens";
     return {};
   }
 
   // The core has been told that the step is done: its pages may change hands from now on.
   void done(StepId step) {
-    while (!flights_.empty() && flights_.front().step <= step) flights_.pop_front();
+    for (; !flights_.empty() && flights_.front().step <= step; flights_.pop_front()) {
+      for (const GroupPage& place : flights_.front().tainted) tainted_.insert(place);
+      for (const GroupPage& place : flights_.front().scrubbed) scrubbing_.erase(place);
+    }
+  }
+
+  // The next plan comes from another core, which counts steps and memberships anew.
+  void forget_rows() {
+    for (auto& row : rows_) row.reset();
+    flights_.clear();
+    owners_.clear();
+    tainted_.clear();  // the rule that nobody reads what he has not written is all that is left
+    scrubbing_.clear();
+    step_ = StepId{};
+  }
+  MirrorModel& mirror() { return mirror_; }
+  // Makes the copy that has waited longest. Whether there was one.
+  bool copy_one() {
+    return mirror_.copy_one([this](const MirrorPage& page) {
+      const GroupPage place{page.dp_group, page.page};
+      bool nan = tainted_.contains(place);
+      for (const Flight& flight : flights_)
+        for (const GroupPage& tainted : flight.tainted) nan = nan || tainted == place;
+      return nan ? nullptr : &pages_[page.dp_group.value][page.page.value];
+    });
   }
 
  private:
-  struct Stamp {
-    std::uint64_t setup = 0;  // 0: nothing was written yet
-    std::uint32_t position = 0;
-  };
-  struct Page {
-    std::optional<std::uint32_t> group;  // pages are bytes: another group's keys overwrite these
-    std::vector<Stamp> stamps;
-  };
   struct Row {
     std::uint64_t setup = 0;  // a number that no other request or earlier stay in a row has
     RowSetup given;
     std::vector<std::vector<PageId>> tables;
-    std::uint32_t computed = 0;
-    std::uint64_t chain = 0;
+    std::vector<std::uint64_t> kv;  // by position: the hash of all tokens up to it
+    bool fetched = false;           // its pages came from the mirror; how far, its first work tells
+    bool broken = false;            // or did not all come
+    std::uint32_t computed() const { return static_cast<std::uint32_t>(kv.size()); }
     std::optional<TokenId> drawn;  // in the row's previous step
   };
   struct Owner {
@@ -69,9 +113,12 @@ class RankModel {
     std::uint32_t group = 0;
     std::uint32_t index = 0;
   };
+  using GroupPage = std::pair<DpGroup, PageId>;
   struct Flight {
     StepId step;
-    std::vector<PageId> touched;
+    std::vector<GroupPage> touched;
+    std::vector<GroupPage> tainted;   // hold NaN, once the core has heard of it
+    std::vector<GroupPage> scrubbed;  // clean once the step is done
   };
 
   static std::string at(RowIndex row) { return "row " + std::to_string(row.value) + ": "; }
@@ -89,6 +136,7 @@ class RankModel {
       for (auto& row : rows_) row.reset();
       flights_.clear();
       owners_.clear();
+      scrubbing_.clear();  // whether it was done nobody knows: the core asks again
     } else {
       if (plan.epoch != epoch_) return "epoch " + std::to_string(plan.epoch.value) + " without a snapshot";
       if (plan.base != step_) return "base " + std::to_string(plan.base.value) + " but the last step was " + std::to_string(step_.value);
@@ -109,13 +157,13 @@ class RankModel {
     for (const RowSetup& setup : plan.set) {
       if (setup.row.value >= rows_.size()) return at(setup.row) + "set but not a row";
       if (rows_[setup.row.value]) return at(setup.row) + "set but occupied";
+      if (setup.dp_group.value >= pages_.size()) return at(setup.row) + "set in DP group " + std::to_string(setup.dp_group.value);
       for (const auto& other : rows_)
         if (other && other->given.request == setup.request) return at(setup.row) + "its request has another row";
       Row row;
       row.setup = ++setups_;
       row.given = setup;
       row.tables.resize(kv_.groups.size());
-      row.chain = chain_start(setup.sampling);
       rows_[setup.row.value] = std::move(row);
     }
     return {};
@@ -127,76 +175,133 @@ class RankModel {
       if (grant.group >= kv_.groups.size()) return at(grant.row) + "pages for an unknown group";
       Row& row = *rows_[grant.row.value];
       auto& table = row.tables[grant.group];
-      if (grant.first != table.size()) return at(grant.row) + "pages are not appended";
+      const bool window_begins = kv_.groups[grant.group].window > 0 && table.empty();
+      if (grant.first != table.size() && !window_begins) return at(grant.row) + "pages are not appended";
+      table.resize(grant.first, PageId{kv_.page_count});
       for (const PageId page : grant.pages) {
         if (page.value >= kv_.page_count) return at(grant.row) + "page " + std::to_string(page.value) + " does not exist";
-        if (in_use(page)) return at(grant.row) + "page " + std::to_string(page.value) + " is granted while another still needs it";
+        const GroupPage place{row.given.dp_group, page};
+        if (tainted_.contains(place)) return at(grant.row) + "page " + std::to_string(page.value) + " is granted with NaN in it";
+        if (scrubbing_.contains(place)) return at(grant.row) + "page " + std::to_string(page.value) + " is granted while it is being scrubbed";
+        if (in_use(place)) return at(grant.row) + "page " + std::to_string(page.value) + " is granted while another still needs it";
         for (const Flight& flight : flights_)
-          for (const PageId touched : flight.touched)
-            if (touched == page) return at(grant.row) + "page " + std::to_string(page.value) + " is granted while a step in flight touches it";
-        owners_[page] = Owner{grant.row, row.setup, grant.group, static_cast<std::uint32_t>(table.size())};
+          for (const GroupPage& touched : flight.touched)
+            if (touched == place) return at(grant.row) + "page " + std::to_string(page.value) + " is granted while a step in flight touches it";
+        mirror_.withdraw(page, row.given.dp_group);
+        owners_[place] = Owner{grant.row, row.setup, grant.group, static_cast<std::uint32_t>(table.size())};
         table.push_back(page);
       }
     }
     return {};
   }
 
+  std::string scrub_pages(const StepPlan& plan) {
+    for (const auto& [dp_group, page] : plan.scrub) {
+      const std::string what = "page " + std::to_string(page.value) + " of DP group " + std::to_string(dp_group.value);
+      if (dp_group.value >= pages_.size() || page.value >= kv_.page_count) return what + " is scrubbed and does not exist";
+      const GroupPage place{dp_group, page};
+      if (in_use(place)) return what + " is scrubbed while a row still needs it";
+      tainted_.erase(place);
+      scrubbing_.insert(place);
+      mirror_.withdraw(page, dp_group);
+      pages_[dp_group.value][page.value] = KvPage{};
+    }
+    return {};
+  }
+
+  std::string restore_pages(const StepPlan& plan, StepResult& result) {
+    for (const SlotOfGroup& place : plan.forget) mirror_.forget(place);
+    for (const MirrorPage& page : plan.restore) {
+      const std::string what = "page " + std::to_string(page.page.value);
+      const auto owner = owners_.find({page.dp_group, page.page});
+      if (owner == owners_.end() || !in_use(owner->first) || owner->second.group != page.group) return what + " is restored for nobody";
+      Row& row = *rows_[owner->second.row.value];
+      if (row.computed() > 0) return what + " is restored for a row that has begun";
+      for (const RowWork& work : plan.work)
+        if (work.row == owner->second.row) return what + " is restored for a row that works in the same step";
+      row.fetched = true;
+      const auto copy = mirror_.fetch(page);
+      pages_[page.dp_group.value][page.page.value] = copy.value_or(KvPage{});
+      if (copy) continue;
+      row.broken = true;
+      result.unrestored.push_back({page.dp_group, page.slot});
+    }
+    std::sort(result.unrestored.begin(), result.unrestored.end());
+    return {};
+  }
+
   // Whether a row that is still set may read the page again.
-  bool in_use(PageId page) const {
-    const auto found = owners_.find(page);
+  bool in_use(const GroupPage& place) const {
+    const auto found = owners_.find(place);
     if (found == owners_.end()) return false;
     const Owner& owner = found->second;
     const auto& row = rows_[owner.row.value];
     if (!row || row->setup != owner.setup) return false;
-    return owner.index >= first_read(owner.group, row->computed) / kv_.groups[owner.group].tokens_per_page;
+    return owner.index >= first_read(owner.group, row->computed()) / kv_.groups[owner.group].tokens_per_page;
   }
 
   std::string compute(const RowWork& work, StepResult& result) {
     if (work.row.value >= rows_.size() || !rows_[work.row.value]) return "work for an empty row";
     Row& row = *rows_[work.row.value];
     if (work.count == 0 || work.count > limits_.prefill_chunk_max) return "work of " + std::to_string(work.count) + " tokens";
-    if (work.start != row.computed) return "starts at " + std::to_string(work.start) + " but " + std::to_string(row.computed) + " are computed";
+    if (row.broken) return "works, and its pages did not come back";
+    if (auto broken = begin_behind(row, work.start); !broken.empty()) return broken;
+    if (work.start != row.computed()) return "starts at " + std::to_string(work.start) + " but " + std::to_string(row.computed()) + " are computed";
     if (work.tokens.empty()) {
       if (work.count != 1 || !row.drawn) return "the token is to be the drawn one, but there is none";
-      row.chain = mix(row.chain, *row.drawn);
+      row.kv.push_back(mix(row.kv.back(), *row.drawn));
     } else {
       if (work.tokens.size() != work.count) return "counts differ";
       for (const TokenId token : work.tokens) {
         if (token >= vocabulary_) return "token out of range";
-        row.chain = mix(row.chain, token);
+        row.kv.push_back(mix(row.kv.empty() ? kv_start : row.kv.back(), token));
       }
     }
     for (std::uint32_t group = 0; group < kv_.groups.size(); ++group)
       if (auto broken = touch(row, group, work); !broken.empty()) return "group " + std::to_string(group) + ", " + broken;
-    row.computed += work.count;
     row.drawn.reset();
     if (work.sample) {
-      const PseudoDraw draw = pseudo_draw(row.chain, row.given.sampling, vocabulary_);
+      const PseudoDraw draw = pseudo_draw(row.kv.back(), row.given.sampling, vocabulary_);
       row.drawn = draw.token;
       result.drawn.push_back({work.row, row.given.request, draw.token, draw.nonfinite});
+      for (std::uint32_t group = 0; draw.nonfinite && group < kv_.groups.size(); ++group)
+        for (std::size_t i = first_read(group, row.computed()) / kv_.groups[group].tokens_per_page; i < row.tables[group].size(); ++i)
+          flights_.back().tainted.emplace_back(row.given.dp_group, row.tables[group][i]);
     }
+    return {};
+  }
+
+  // A row whose pages were fetched goes on where these end.
+  std::string begin_behind(Row& row, std::uint32_t start) {
+    if (!row.fetched || row.computed() > 0) return {};
+    const std::vector<TokenId> tokens = truth_ ? truth_(row.given.request) : std::vector<TokenId>{};
+    if (start == 0 || tokens.size() < start) return "begins at " + std::to_string(start) + " after its pages were fetched";
+    for (std::uint32_t i = 0; i < start; ++i) row.kv.push_back(mix(row.kv.empty() ? kv_start : row.kv.back(), tokens[i]));
     return {};
   }
 
   // Writes the new keys and then reads all that the window of any of the positions covers.
   std::string touch(const Row& row, std::uint32_t group, const RowWork& work) {
     const std::uint32_t per_page = kv_.groups[group].tokens_per_page;
+    for (std::uint32_t position = first_read(group, work.start); position < work.start + work.count; ++position)
+      if (position / per_page >= row.tables[group].size() || row.tables[group][position / per_page].value >= kv_.page_count)
+        return "position " + std::to_string(position) + " has no page";
     const auto& table = row.tables[group];
+    std::vector<KvPage>& pages = pages_[row.given.dp_group.value];
     const std::uint32_t end = work.start + work.count;
-    if (std::uint64_t{table.size()} * per_page < end) return "position " + std::to_string(end - 1) + " has no page";
     for (std::uint32_t position = work.start; position < end; ++position) {
-      Page& page = pages_[table[position / per_page].value];
-      if (page.group != group) page = Page{group, std::vector<Stamp>(per_page)};
-      page.stamps[position % per_page] = {row.setup, position};
+      KvPage& page = pages[table[position / per_page].value];
+      if (page.group != group) page = KvPage{group, std::vector<KvPage::Stamp>(per_page)};
+      page.stamps[position % per_page] = {row.kv[position], position};
     }
     for (std::uint32_t position = first_read(group, work.start); position < end; ++position) {
       const PageId id = table[position / per_page];
-      const Page& page = pages_[id.value];
-      const bool whole =
-          page.group == group && page.stamps[position % per_page].setup == row.setup && page.stamps[position % per_page].position == position;
+      const KvPage& page = pages[id.value];
+      const bool whole = page.group == group && page.stamps[position % per_page] == KvPage::Stamp{row.kv[position], position};
       if (!whole) return "the key of position " + std::to_string(position) + " is gone from page " + std::to_string(id.value);
       auto& touched = flights_.back().touched;
-      if (touched.empty() || touched.back() != id) touched.push_back(id);
+      const GroupPage place{row.given.dp_group, id};
+      if (touched.empty() || touched.back() != place) touched.push_back(place);
     }
     return {};
   }
@@ -208,8 +313,11 @@ class RankModel {
   StepId step_;
   std::uint64_t setups_ = 0;
   std::vector<std::optional<Row>> rows_;
-  std::vector<Page> pages_;
-  std::map<PageId, Owner> owners_;
+  std::vector<std::vector<KvPage>> pages_;  // by DP group
+  Truth truth_;
+  MirrorModel mirror_;
+  std::map<GroupPage, Owner> owners_;
+  std::set<GroupPage> tainted_, scrubbing_;
   std::deque<Flight> flights_;
 };
 

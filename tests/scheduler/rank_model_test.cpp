@@ -66,6 +66,28 @@ TEST(RankModel, a_page_that_another_row_still_needs_is_found) {
   EXPECT_THAT(verdict_after([](auto& plans) { plans[0].pages[2].pages[0] = plans[0].pages[0].pages[0]; }), HasSubstr("still needs it"));
 }
 
+// Two rows in two groups of their own use page 0 each: right in two pools, a collision in one.
+TEST(RankModel, pages_are_told_apart_by_the_group_of_their_row) {
+  const auto config = easy_config();
+  StepPlan plan;
+  plan.step = StepId{1}, plan.epoch = EpochId{1}, plan.snapshot = true;
+  for (std::uint32_t row = 0; row < 2; ++row) {
+    plan.set.push_back(RowSetup{RowIndex{row}, RequestId{row}, {}, DpGroup{row}});
+    plan.pages.push_back(PageGrant{RowIndex{row}, 0, 0, {PageId{0}}});
+    plan.pages.push_back(PageGrant{RowIndex{row}, 1, 0, {PageId{1}}});
+    plan.work.push_back(RowWork{RowIndex{row}, 0, 2, {1, 2}, false});
+  }
+  const auto verdict = [&](std::uint32_t dp_groups) {
+    RankModel rank(config.limits, config.kv, config.vocabulary, dp_groups);
+    StepResult result;
+    return rank.apply(plan, result);
+  };
+  EXPECT_EQ(verdict(2), "");
+  EXPECT_THAT(verdict(1), HasSubstr("set in DP group 1"));
+  plan.set[1].dp_group = DpGroup{0};
+  EXPECT_THAT(verdict(2), HasSubstr("still needs it"));
+}
+
 TEST(RankModel, a_page_of_the_wrong_number_loses_the_keys_it_held) {
   EXPECT_THAT(verdict_after([](auto& plans) {
                 auto& grants = plans[0].pages;

@@ -1,6 +1,7 @@
 // Random but legal lives of the scheduler core: submissions, cancellations, clocks, results, lost and new memberships, drains, and ranks that
-// answer nonsense, over tiny pools and odd limits that differ by seed. Every event is judged (core_harness.hpp); then faults stop and everything
-// must come to its end, with the pool back at its baseline. A failure prints the seed that repeats it.
+// answer nonsense, cores that die, and mirrors that are late, lose pages or spoil them, over tiny pools, one to four DP groups and odd limits that
+// differ by seed. Every event is judged (core_harness.hpp); then faults stop and everything must come to its end, with the pool back at its baseline.
+// A failure prints the seed that repeats it.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 
 #include "scheduler/journal.hpp"
 #include "tests/scheduler/core_harness.hpp"
+#include "tests/support/usage.hpp"
 #include "tests/support/verdict.hpp"
 
 namespace althing::tests {
@@ -40,6 +42,7 @@ scheduler::CoreConfig random_config(Dice& dice) {
   l.context_tokens_max = dice.between(2, 96);
   l.completion_tokens_max = dice.between(1, 64);
   config.vocabulary = dice.between(1, 60);
+  config.dp_groups = dice.one_in(2) ? 1 : dice.between(2, 4);
   const std::uint32_t groups = dice.between(1, 3);
   for (std::uint32_t g = 0; g < groups; ++g) {
     KvGroup group;
@@ -55,14 +58,18 @@ scheduler::CoreConfig random_config(Dice& dice) {
     const std::uint32_t tokens = group.window == 0 ? l.context_tokens_max : std::min(l.context_tokens_max, group.window + group.tokens_per_page);
     one_request += tokens / group.tokens_per_page + 1;
   }
-  config.kv.page_count = std::max(groups, one_request / 2 + dice.between(0, one_request * dice.between(1, 3)));
+  const std::uint32_t extra = one_request * dice.between(1, 3) / config.dp_groups;
+  config.kv.page_count = std::max(groups, one_request / 2 + dice.between(0, extra));
+  if (!dice.one_in(3)) config.mirror_slots = dice.one_in(2) ? dice.between(1, one_request) : 10 * one_request;
+  config.mirror_identity = dice.bits();
   return config;
 }
 
 // Which faults a seed has at all, as one in N events (0: never): a fault that is always present hides what needs its absence.
 struct Faults {
   std::uint32_t cancel = 0, lose = 0, replace = 0, spoil = 0, zombie = 0, deadline = 0, invalid = 0, drain = 0;
-  std::uint32_t submit = 0, delay = 0;
+  std::uint32_t submit = 0, delay = 0, takeover = 0, die = 0, reshape = 0;
+  std::uint32_t copy = 0, drop = 0, damage = 0;  // of the mirror
 };
 
 Faults random_faults(Dice& dice) {
@@ -78,6 +85,12 @@ Faults random_faults(Dice& dice) {
   f.drain = dice.one_in(6) ? dice.between(100, 400) : 0;
   f.submit = dice.between(2, 12);
   f.delay = maybe(2, 4);
+  f.takeover = maybe(1, 8);
+  f.die = dice.one_in(4) ? dice.between(50, 300) : 0;
+  f.copy = dice.between(1, 3);
+  f.drop = maybe(5, 50);
+  f.damage = maybe(5, 100);
+  f.reshape = maybe(1, 4);
   return f;
 }
 
@@ -108,6 +121,9 @@ class Life {
   }
 
   std::uint64_t events() const { return event_; }
+  std::uint64_t requests() const { return requests_before_ + harness_.streams().size(); }
+  std::uint64_t tokens_restored() const { return ended_.tokens_restored + harness_.stats().tokens_restored; }
+  std::uint64_t pages_unrestored() const { return ended_.pages_unrestored + harness_.stats().pages_unrestored; }
   const CoreHarness& harness() const { return harness_; }
 
  private:
@@ -135,6 +151,8 @@ class Life {
   void step() {
     // Just after a preemption pages are on their way between owners: the best moment for someone to leave.
     const bool preempted = std::exchange(preemptions_, harness_.stats().preemptions) != harness_.stats().preemptions;
+    mirror();
+    if (dice_.one_in(faults_.die)) return die();
     if (dice_.one_in(preempted && faults_.cancel > 0 ? 2 : faults_.cancel)) return cancel();
     if (dice_.one_in(faults_.lose)) return lose();
     if (dice_.one_in(faults_.replace)) return replace();
@@ -152,12 +170,44 @@ class Life {
   void step_to_end() {
     if (!harness_.stats().ready) return replace();
     if (harness_.awaited() == 0) return void(on(Ticked{++now_}));
+    mirror();
     deliver();
+  }
+
+  // Copies are made in their own time; some never are, some are spoilt.
+  void mirror() {
+    if (dice_.one_in(faults_.drop)) harness_.rank().mirror().drop_one();
+    if (dice_.one_in(faults_.damage)) harness_.rank().mirror().damage(dice_.bits(), dice_.one_in(2));
+    if (!dice_.one_in(faults_.copy)) return;
+    for (std::uint32_t i = dice_.between(1, 8); i > 0 && harness_.rank().copy_one(); --i) {
+    }
+  }
+
+  // The core dies; the next one knows what a token log tells it, and hears from the ranks what is in the mirror.
+  void die() {
+    std::vector<Submitted> live;
+    for (const auto& [request, stream] : harness_.streams()) {
+      if (stream.finished) continue;
+      live.push_back(stream.submitted);
+      live.back().drawn = stream.tokens;
+    }
+    const EpochId epoch = harness_.epoch();
+    ended_.tokens_restored += harness_.stats().tokens_restored;
+    ended_.pages_unrestored += harness_.stats().pages_unrestored;
+    requests_before_ += harness_.streams().size() - live.size();
+    harness_.replace_core();
+    twin_ = std::move(*scheduler::Core::create(harness_.config()));
+    preemptions_ = 0;
+    on(RanksLost{epoch});
+    for (Submitted& submitted : live)
+      if (broken().empty()) on(submitted);
   }
 
   void submit() {
     Submitted s;
-    s.request = RequestId{dice_.one_in(40) ? dice_.between(1, next_request_) : next_request_++};
+    s.choices = dice_.one_in(4) ? dice_.between(1, 6) : 1;
+    s.request = RequestId{dice_.one_in(40) ? dice_.between(1, next_request_) : next_request_};
+    if (s.request.value == next_request_) next_request_ += s.choices;
     const std::uint32_t context = config_.limits.context_tokens_max;
     const std::uint32_t length = dice_.between(dice_.one_in(20) ? 0 : 1, dice_.one_in(3) ? context : std::min(12u, context));
     for (std::uint32_t i = 0; i < length; ++i) s.prompt.push_back(dice_.between(0, config_.vocabulary - 1));
@@ -166,13 +216,20 @@ class Life {
     s.sampling.ignore_stop = dice_.one_in(4);
     for (std::uint32_t i = dice_.between(0, 2); i > 0; --i) s.sampling.stop_tokens.push_back(dice_.between(0, config_.vocabulary - 1));
     if (dice_.one_in(faults_.deadline)) s.deadline_ms = now_ + dice_.between(0, 200);
+    if (dice_.one_in(faults_.takeover) && s.choices == 1 && !s.prompt.empty() && length < context) take_over(s);
     if (dice_.one_in(faults_.invalid)) make_invalid(s);
     on(s);
   }
 
+  // It began at a core that has died since, which drew some of its tokens, or all but said so to nobody.
+  void take_over(Submitted& s) {
+    s.drawn = lone_run(s, config_.limits, config_.vocabulary).tokens;
+    s.drawn.resize(dice_.between(0, s.drawn.size()));
+  }
+
   void make_invalid(Submitted& s) {
     constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-    switch (dice_.between(0, 6)) {
+    switch (dice_.between(0, 7)) {
       case 0:
         s.sampling.temperature = dice_.one_in(2) ? nan : -1.0F;
         break;
@@ -190,6 +247,9 @@ class Life {
         break;
       case 5:
         s.prompt.push_back(config_.vocabulary + dice_.between(0, 3));
+        break;
+      case 6:
+        s.choices = dice_.one_in(2) ? 0 : config_.limits.choices_max + 1;
         break;
       default:
         s.boundaries = {1, 0};
@@ -212,7 +272,20 @@ class Life {
   void replace() {
     const std::uint64_t known = std::max(harness_.epoch().value, harness_.lost().value);
     const bool old_news = dice_.one_in(5) && event_ < events_;
-    on(RanksReady{EpochId{old_news ? dice_.between(0, known) : known + dice_.between(1, 3)}});
+    RanksReady ready = harness_.ready(EpochId{old_news ? dice_.between(0, known) : known + dice_.between(1, 3)});
+    ready.shape = random_shape();
+    // Mirrors of another shape hold none of these pages.
+    if (ready.shape && *ready.shape != harness_.shape()) ready.mirrored.clear();
+    on(ready);
+  }
+
+  // Mostly none: as before. Else other groups and pages, now and then so few that what was accepted does not fit any more.
+  std::optional<KvShape> random_shape() {
+    if (faults_.reshape == 0 || !dice_.one_in(faults_.reshape)) return std::nullopt;
+    KvShape shape{dice_.between(1, 4), config_.kv, dice_.one_in(4) ? dice_.between(0, 40) : config_.mirror_slots, dice_.bits()};
+    const auto groups = static_cast<std::uint32_t>(config_.kv.groups.size());
+    shape.layout.page_count = dice_.one_in(3) ? config_.kv.page_count : dice_.between(groups, config_.kv.page_count * 2);
+    return shape;
   }
 
   // A rank of an epoch that is over answers after all.
@@ -266,11 +339,13 @@ class Life {
   std::uint32_t next_request_ = 1;
   std::uint64_t now_ = 0;
   std::uint64_t preemptions_ = 0;
+  scheduler::CoreStats ended_;  // of cores that died
+  std::uint64_t requests_before_ = 0;
 };
 
 int simulate(std::uint64_t first_seed, std::uint64_t seeds, std::uint64_t events) {
   Verdict verdict;
-  std::uint64_t all_events = 0, steps = 0, preemptions = 0, requests = 0, tokens = 0;
+  std::uint64_t all_events = 0, steps = 0, preemptions = 0, requests = 0, tokens = 0, restored = 0, unrestored = 0;
   for (std::uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
     Life life(seed, static_cast<std::uint32_t>(events / seeds));
     const std::string broken = life.run();
@@ -279,16 +354,23 @@ int simulate(std::uint64_t first_seed, std::uint64_t seeds, std::uint64_t events
     steps += stats.steps_done;
     preemptions += stats.preemptions;
     tokens += stats.completion_tokens;
-    requests += life.harness().streams().size();
+    requests += life.requests();
+    restored += life.tokens_restored();
+    unrestored += life.pages_unrestored();
     const std::string name = "seed " + std::to_string(seed);
     if (broken.empty())
       verdict.pass();
     else
       verdict.fail(name, broken + " (core_random --seed " + std::to_string(seed) + " --seeds 1 --events " + std::to_string(events / seeds) + ")");
   }
-  std::printf("%llu events, %llu requests, %llu steps, %llu tokens, %llu preemptions\n", static_cast<unsigned long long>(all_events),
-              static_cast<unsigned long long>(requests), static_cast<unsigned long long>(steps), static_cast<unsigned long long>(tokens),
-              static_cast<unsigned long long>(preemptions));
+  const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
+  std::printf("%llu events, %llu requests, %llu steps, %llu tokens, %llu preemptions, %llu tokens from the mirror, %llu pages that it did not have\n",
+              number(all_events), number(requests), number(steps), number(tokens), number(preemptions), number(restored), number(unrestored));
+  // A simulation in which the mirror is never used, or never fails, would say nothing about it.
+  if (events >= 50'000 && seeds >= 50) {
+    restored > 0 ? verdict.pass() : verdict.fail("mirror", "no token ever came back from a mirror");
+    unrestored > 0 ? verdict.pass() : verdict.fail("mirror faults", "no page was ever missing when it was wanted back");
+  }
   return verdict.close();
 }
 
@@ -296,6 +378,10 @@ int simulate(std::uint64_t first_seed, std::uint64_t seeds, std::uint64_t events
 }  // namespace althing::tests
 
 int main(int argc, char** argv) {
+  if (althing::tests::helped(argc, argv,
+                             "core_random [--events N] [--seed FIRST] [--seeds N]\n"
+                             "Random lives of the scheduler's core against the rank model; N events in all, spread over the seeds."))
+    return 0;
   std::uint64_t events = 100'000, seed = 1, seeds = 200;
   for (int i = 1; i < argc; ++i) {
     std::uint64_t* const value = std::strcmp(argv[i], "--events") == 0  ? &events

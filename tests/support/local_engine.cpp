@@ -1,6 +1,8 @@
 // See the header.
 #include "tests/support/local_engine.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -14,28 +16,75 @@ namespace althing::tests {
 
 Result<std::unique_ptr<LocalEngine>> LocalEngine::create(std::shared_ptr<const gpu::Model> model, const Options& options) {
   const gpu::DecoderSpec& spec = model->spec;
-  auto placements = scheduler::place(options.ranks, {spec.query_heads, spec.kv_heads, spec.experts, spec.vocabulary});
+  auto placements = scheduler::place(options.grid, {spec.query_heads, spec.kv_heads, spec.experts, spec.vocabulary});
   if (!placements) return placements.error();
   Limits limits = options.limits;
   limits.context_tokens_max = std::min(limits.context_tokens_max, spec.context_tokens_max);
   auto kv = gpu::kv_layout(spec, *placements, gpu::kv_format(options.device), options.kv_bytes, limits.context_tokens_max);
   if (!kv) return kv.error();
   std::unique_ptr<LocalEngine> engine(new LocalEngine);
-  auto core = scheduler::Core::create({limits, *kv, spec.vocabulary});
+  engine->model_ = model;
+  engine->options_ = options;
+  engine->options_.limits = limits;
+  engine->placements_ = std::move(*placements);
+  engine->kv_ = *kv;
+  const std::uint32_t slots = gpu::MirrorMemory::slots_in(options.mirror_bytes, kv->page_bytes);
+  for (std::uint32_t rank = 0; slots > 0 && rank < options.grid.world; ++rank) {
+    auto mirror = gpu::MirrorMemory::create(options.mirror_bytes, {17, 4});
+    if (!mirror) return mirror.error();
+    engine->mirrors_.push_back(std::move(*mirror));
+  }
+  auto core = scheduler::Core::create({limits, *kv, spec.vocabulary, options.grid.dp, slots, 1});
   if (!core) return core.error();
   engine->core_ = std::move(*core);
-  auto segment = gpu::SharedSegment::create(options.ranks, EpochId{1});
-  if (!segment) return segment.error();
-  engine->segment_ = std::make_unique<gpu::SharedSegment>(std::move(*segment));
-  for (const RankPlacement& placement : *placements) {
-    auto executor =
-        gpu::Executor::create(model, {placement, *kv, limits, options.threads, options.device, gpu::DenseFormat::bf16, placement.rank.value});
-    if (!executor) return executor.error();
-    engine->executors_.push_back(std::move(*executor));
-    engine->communicators_.push_back(engine->segment_->join(placement.rank, std::chrono::seconds(60)));
-  }
-  engine->feed(RanksReady{EpochId{1}});
+  engine->rows_set_.resize(options.grid.dp);
+  if (auto status = engine->start_ranks(); !status) return status.error();
   return engine;
+}
+
+Status LocalEngine::start_ranks() {
+  executors_.clear();
+  communicators_.clear();
+  queued_.clear();
+  auto segment = gpu::SharedSegment::create(options_.grid.world, EpochId{++epoch_});
+  if (!segment) return segment.error();
+  segment_ = std::make_unique<gpu::SharedSegment>(std::move(*segment));
+  std::vector<MirroredPage> everywhere;
+  for (const RankPlacement& placement : placements_) {
+    const std::uint32_t rank = placement.rank.value;
+    gpu::ExecutorConfig config{placement, kv_, options_.limits, options_.threads, options_.device, gpu::DenseFormat::bf16, rank};
+    if (!mirrors_.empty()) {
+      auto mirror = gpu::MirrorMemory::adopt(::dup(mirrors_[rank].descriptor()), rank, kv_.page_bytes);
+      if (!mirror) return mirror.error();
+      config.mirror = std::move(*mirror);
+    }
+    auto executor = gpu::Executor::create(model_, config);
+    if (!executor) return executor.error();
+    executors_.push_back(std::move(*executor));
+    communicators_.push_back(segment_->join(placement.rank, std::chrono::seconds(60)));
+    // Where all ranks are one group, what they all have; otherwise nothing, which is always true.
+    const std::vector<MirroredPage> here = executors_.back()->take_mirror();
+    if (rank == 0) everywhere = here;
+    std::erase_if(everywhere, [&](const MirroredPage& page) { return std::find(here.begin(), here.end(), page) == here.end(); });
+  }
+  feed(RanksReady{EpochId{epoch_}, std::nullopt, {17, 4}, everywhere});
+  return Ok{};
+}
+
+Status LocalEngine::lose_ranks() {
+  feed(RanksLost{EpochId{epoch_}});
+  return start_ranks();
+}
+
+void LocalEngine::submit(const Submitted& request) {
+  running_[request.request];
+  feed(request);
+}
+
+bool LocalEngine::step() {
+  if (queued_.empty()) return false;
+  run_front_step();
+  return true;
 }
 
 LocalEngine::~LocalEngine() = default;
@@ -62,7 +111,10 @@ void LocalEngine::feed(const Event& event) {
 }
 
 void LocalEngine::perform(const Effect& effect) {
-  if (const auto* step = std::get_if<RunStep>(&effect)) queued_.push_back(step->plan);
+  if (const auto* step = std::get_if<RunStep>(&effect)) {
+    for (const RowSetup& setup : step->plan.set) ++rows_set_[setup.dp_group.value];
+    queued_.push_back(step->plan);
+  }
   if (const auto* drawn = std::get_if<TokensDrawn>(&effect)) {
     std::vector<TokenId>& tokens = running_[drawn->request].tokens;
     tokens.insert(tokens.end(), drawn->tokens.begin(), drawn->tokens.end());

@@ -1,17 +1,25 @@
 #!/usr/bin/env python3
-"""Checks that tools/test counts honestly: a runner that fails, dies, hangs or says nothing can never look like a pass.
+"""Checks that tools/test and tools/check-gpu count honestly: a runner that fails, dies, hangs or says nothing can never look like a pass. And that
+tools/fetch-prometheus takes what is there and says what is missing.
 
-Runs small shell commands through the report of tools/test_all.py. Closes with `N passed, N failed, N skipped`.
+Runs small shell commands through their reports. Closes with `N passed, N failed, N skipped`.
 """
 
 import contextlib
+import importlib.machinery
+import importlib.util
 import io
+import os
+import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from test_all import Report  # noqa: E402
+from test_all import Report, side_by_side  # noqa: E402
+
+CHECK_GPU = Path(__file__).resolve().parents[2] / "tools/check-gpu"
 
 # (shell command, whether the step succeeds, what it adds to passed, failed, skipped)
 RUNNERS = [
@@ -26,6 +34,42 @@ RUNNERS = [
     ("echo '3 passed, 0 failed, 0 skipped'; tail -f /dev/null & wait", False, (3, 1, 0)),  # hangs after its closing line
 ]
 
+# The same for a sanitizer over a runner.
+SANITIZED = [
+    ("echo '3 passed, 0 failed, 0 skipped'; echo '========= ERROR SUMMARY: 0 errors'", True, (3, 0, 0)),
+    ("echo '3 passed, 0 failed, 0 skipped'; echo '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)'", True, (3, 0, 0)),
+    ("echo '3 passed, 0 failed, 0 skipped'; echo '========= RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)'", False, (3, 1, 0)),
+    ("echo '3 passed, 0 failed, 0 skipped'; echo '========= ERROR SUMMARY: 10 errors'; exit 86", False, (3, 2, 0)),  # the exit code, and the summary
+    ("echo '3 passed, 0 failed, 0 skipped'", False, (3, 1, 0)),  # the sanitizer never came to its end
+    ("echo '========= ERROR SUMMARY: 0 errors'", False, (0, 1, 0)),  # the program never did
+    ("echo '0 passed, 0 failed, 7 skipped'; echo '========= ERROR SUMMARY: 0 errors'", False, (0, 1, 7)),  # it found no device
+]
+
+
+def gpu_report():
+    """The report class of tools/check-gpu, whose file has no .py at its end."""
+    loader = importlib.machinery.SourceFileLoader("check_gpu", str(CHECK_GPU))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("check_gpu", loader))
+    sys.dont_write_bytecode = True
+    loader.exec_module(module)
+    return module.GpuReport
+
+
+def sanitized(command):
+    with tempfile.TemporaryDirectory(prefix="althing-tools-") as logs, contextlib.redirect_stdout(io.StringIO()):
+        report = gpu_report()(Path(logs))
+        ok = report.sanitize("a step", ["bash", "-c", command], 2)
+    return ok, (report.passed, report.failed, report.skipped)
+
+
+def without_gpu():
+    """What is wrong with a run of tools/check-gpu that finds no GPU, or None."""
+    with tempfile.TemporaryDirectory(prefix="althing-tools-") as logs:
+        run = subprocess.run([sys.executable, CHECK_GPU, "build", "model", "--only", "cuda_tests", "racecheck", "--logs", logs], capture_output=True, text=True,
+                             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    good = run.returncode == 0 and run.stdout.rstrip().endswith("0 passed, 0 failed, 2 skipped") and "cuda_tests: skipped: " in run.stdout
+    return None if good else run.stdout + run.stderr
+
 
 def counted(command, **options):
     """(succeeded, (passed, failed, skipped), what was printed) of one step."""
@@ -36,12 +80,46 @@ def counted(command, **options):
     return ok, (report.passed, report.failed, report.skipped), printed.getvalue()
 
 
+def counted_side_by_side():
+    """The counts of 30 steps, four at once, each of which passes two tests and fails one."""
+    with tempfile.TemporaryDirectory(prefix="althing-tools-") as logs, contextlib.redirect_stdout(io.StringIO()):
+        report = Report(Path(logs))
+        command = ["bash", "-c", "echo '2 passed, 1 failed, 0 skipped'; exit 1"]
+        verdicts = side_by_side(4, lambda number: report.run(f"step {number}", command, 5, counts=True), range(30))
+    return verdicts == [False] * 30 and len(report.rows) == 30, (report.passed, report.failed, report.skipped)
+
+
+def fetched(option, *on_path):
+    """(exit status, output) of a copy of tools/fetch-prometheus in a tree where nothing was fetched, with empty programs of these names on PATH."""
+    with tempfile.TemporaryDirectory(prefix="althing-tools-") as folder:
+        bin_folder = Path(folder) / "bin"
+        bin_folder.mkdir()
+        (Path(folder) / "tools").mkdir()
+        script = shutil.copy(CHECK_GPU.with_name("fetch-prometheus"), Path(folder) / "tools")
+        for name in on_path:
+            (bin_folder / name).touch(mode=0o755)
+        for name in ("bash", "dirname", "env", "sed"):
+            (bin_folder / name).symlink_to(shutil.which(name))
+        run = subprocess.run([script, option], capture_output=True, text=True, env={"PATH": str(bin_folder)})
+        return run.returncode, (run.stdout + run.stderr).replace(str(bin_folder), "BIN")
+
+
 def run():
     for command, succeeds, sums in RUNNERS:
         ok, found, printed = counted(["bash", "-c", command], counts=True)
         closing = "%d passed, %d failed, %d skipped" % sums
         good = ok == succeeds and found == sums and printed.rstrip().endswith(closing)
         yield command, None if good else f"succeeded {ok}, counted {found}, expected {succeeds}, {sums}"
+    for command, succeeds, sums in SANITIZED:
+        ok, found = sanitized(command)
+        yield command, None if ok == succeeds and found == sums else f"succeeded {ok}, counted {found}, expected {succeeds}, {sums}"
+    good, found = counted_side_by_side()
+    yield "steps side by side", None if good and found == (60, 30, 0) else str(found)
+    yield "check-gpu skips without a GPU", without_gpu()
+    for option, on_path, code, says in [("--only-if-here", ("prometheus", "promtool"), 0, "BIN\n"), ("--only-if-here", ("prometheus",), 3, "there is no Prometheus here"),
+                                        ("--now", (), 2, "unknown option"), ("--help", (), 0, "without installing it")]:
+        found, printed = fetched(option, *on_path)
+        yield f"fetch-prometheus {option} with {on_path}", None if found == code and says in printed else f"exit status {found}: {printed}"
     ok, found, printed = counted(["bash", "-c", "echo the reason; exit 3"])
     yield "a failing build shows its last lines", None if not ok and found == (0, 1, 0) and "the reason" in printed else printed
     ok, found, printed = counted(["/nonexistent/program"])

@@ -456,5 +456,22 @@ TEST(CudaAttention, runs_in_a_graph) {
   cudaStreamDestroy(stream);
 }
 
+// For sanitizers, which are slow: rows of two segments, with and without a window.
+TEST(CudaSmall, attention) {
+  ALTHING_NEEDS_GPU();
+  for (const std::uint32_t window : {0u, 24u}) {
+    SCOPED_TRACE(testing::Message() << "window " << window);
+    std::vector<Token> tokens;
+    for (std::int32_t at = 122; at < 132; ++at) tokens.push_back({1, at});
+    tokens.push_back({0, 19});
+    const Problem p = random_problem({8, 2}, window, true, {20, 132}, tokens, 80 + window);
+    Placed placed(p, {16, 14});
+    const auto whole = placed.decode(all_tokens(p), 1);
+    expect_oracle(p, whole, placed.stride());
+    EXPECT_TRUE(same_bits(placed.decode(all_tokens(p), 2, 2), whole)) << "two splits";
+    EXPECT_TRUE(same_bits(placed.prefill(tiles_of(p, prefill_tile_tokens(shape(p)))), whole)) << "prefill";
+  }
+}
+
 }  // namespace
 }  // namespace althing::tests

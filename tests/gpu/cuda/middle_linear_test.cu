@@ -248,44 +248,45 @@ TEST(CudaMiddleLinear, residual_has_the_bits_of_prefill_however_the_inputs_are_s
   expect_residual_bits(WeightFormat::bf16, 3200, 2880, {32, 128, 200}, true);
 }
 
-TEST(CudaMiddleLinear, queries_keys_and_values_have_the_bits_of_prefill) {
-  ALTHING_NEEDS_GPU();
+void expect_qkv_bits(WeightFormat format, std::uint32_t in, const std::vector<std::uint32_t>& counts) {
   constexpr std::uint32_t head_dim = 64, query_heads = 8, kv_heads = 2, out = (query_heads + 2 * kv_heads) * head_dim;
   constexpr std::uint32_t tokens = 140, page_tokens = 16, pages = 32, table_stride = 8, layer_offset = 512;
   constexpr std::uint32_t page_elements = 2 * kv_heads * page_tokens * head_dim + layer_offset / 2;
+  std::mt19937 random(23);
+  const Weights w = random_weights(format, out, in, 1, random, RowOrder::halves, head_dim);
+  const DeviceArray<std::uint16_t> input(random_input(tokens, in, random));
+  const DeviceArray<float> bias(random_floats(out, random)), cosine(random_floats(tokens * head_dim / 2, random));
+  const DeviceArray<float> sine(random_floats(tokens * head_dim / 2, random));
+  // Three rows of tokens with gaps, and places without a row.
+  std::vector<std::int32_t> rows(tokens), positions(tokens), table(3 * table_stride);
+  std::iota(table.begin(), table.end(), 0);
+  std::shuffle(table.begin(), table.end(), random);
+  for (std::uint32_t t = 0; t < tokens; ++t)
+    rows[t] = t % 13 == 12 ? -1 : static_cast<std::int32_t>(t % 3), positions[t] = static_cast<std::int32_t>(t / 3 + t % 3);
+  const DeviceArray<std::int32_t> device_rows(rows), device_positions(positions), device_table(table);
+  for (const std::uint32_t columns : counts) {
+    DeviceArray<std::uint16_t> queries(tokens * query_heads * head_dim), kv(pages * page_elements);
+    DeviceArray<std::uint16_t> queries_expected(queries.size()), kv_expected(kv.size());
+    const auto to = [&](DeviceArray<std::uint16_t>& q, DeviceArray<std::uint16_t>& cache) {
+      QkvEpilogue e;
+      e.bias = bias.get(), e.cosine = cosine.get(), e.sine = sine.get();
+      e.queries = reinterpret_cast<__nv_bfloat16*>(q.get());
+      e.tokens = {device_rows.get(), device_positions.get(), columns};
+      e.kv = {reinterpret_cast<std::byte*>(cache.get()), page_elements * 2, layer_offset, device_table.get(), table_stride, page_tokens, head_dim};
+      e.query_heads = query_heads, e.kv_heads = kv_heads, e.head_dim = head_dim;
+      return arguments(w, input, {.count = columns}, columns, e);
+    };
+    ASSERT_EQ(middle_linear(to(queries, kv), nullptr), cudaSuccess);
+    run_tile(to(queries_expected, kv_expected));
+    EXPECT_TRUE(same_bits(queries.host(), queries_expected.host())) << in << " inputs, " << columns << " columns";
+    EXPECT_TRUE(same_bits(kv.host(), kv_expected.host())) << in << " inputs, " << columns << " columns";
+  }
+}
+
+TEST(CudaMiddleLinear, queries_keys_and_values_have_the_bits_of_prefill) {
+  ALTHING_NEEDS_GPU();
   for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::fp8})
-    for (const std::uint32_t in : {192u, 2880u}) {
-      std::mt19937 random(23);
-      const Weights w = random_weights(format, out, in, 1, random, RowOrder::halves, head_dim);
-      const DeviceArray<std::uint16_t> input(random_input(tokens, in, random));
-      const DeviceArray<float> bias(random_floats(out, random)), cosine(random_floats(tokens * head_dim / 2, random));
-      const DeviceArray<float> sine(random_floats(tokens * head_dim / 2, random));
-      // Three rows of tokens with gaps, and places without a row.
-      std::vector<std::int32_t> rows(tokens), positions(tokens), table(3 * table_stride);
-      std::iota(table.begin(), table.end(), 0);
-      std::shuffle(table.begin(), table.end(), random);
-      for (std::uint32_t t = 0; t < tokens; ++t)
-        rows[t] = t % 13 == 12 ? -1 : static_cast<std::int32_t>(t % 3), positions[t] = static_cast<std::int32_t>(t / 3 + t % 3);
-      const DeviceArray<std::int32_t> device_rows(rows), device_positions(positions), device_table(table);
-      for (const std::uint32_t columns : {9u, 32u, 61u, 128u, 140u}) {
-        DeviceArray<std::uint16_t> queries(tokens * query_heads * head_dim), kv(pages * page_elements);
-        DeviceArray<std::uint16_t> queries_expected(queries.size()), kv_expected(kv.size());
-        const auto to = [&](DeviceArray<std::uint16_t>& q, DeviceArray<std::uint16_t>& cache) {
-          QkvEpilogue e;
-          e.bias = bias.get(), e.cosine = cosine.get(), e.sine = sine.get();
-          e.queries = reinterpret_cast<__nv_bfloat16*>(q.get());
-          e.tokens = {device_rows.get(), device_positions.get(), columns};
-          e.kv = {
-              reinterpret_cast<std::byte*>(cache.get()), page_elements * 2, layer_offset, device_table.get(), table_stride, page_tokens, head_dim};
-          e.query_heads = query_heads, e.kv_heads = kv_heads, e.head_dim = head_dim;
-          return arguments(w, input, {.count = columns}, columns, e);
-        };
-        ASSERT_EQ(middle_linear(to(queries, kv), nullptr), cudaSuccess);
-        run_tile(to(queries_expected, kv_expected));
-        EXPECT_TRUE(same_bits(queries.host(), queries_expected.host())) << in << " inputs, " << columns << " columns";
-        EXPECT_TRUE(same_bits(kv.host(), kv_expected.host())) << in << " inputs, " << columns << " columns";
-      }
-    }
+    for (const std::uint32_t in : {192u, 2880u}) expect_qkv_bits(format, in, {9, 32, 61, 128, 140});
 }
 
 TEST(CudaMiddleLinear, refuses_what_does_not_fit) {
@@ -313,6 +314,16 @@ TEST(CudaMiddleLinear, refuses_what_does_not_fit) {
   EXPECT_TRUE(refused(added, [](auto& a) { a.weights.format = WeightFormat::mxfp4; }));
   EXPECT_TRUE(refused(added, [](auto& a) { a.weights.in = 64 * 200, a.input_stride = 64 * 200; }));
   must(cudaDeviceSynchronize());
+}
+
+// For sanitizers, which are slow: every epilogue, whole and split, and the prefill kernel beside it.
+TEST(CudaSmall, middle_linear) {
+  ALTHING_NEEDS_GPU();
+  expect_double(WeightFormat::bf16, 33, 192, 11);
+  expect_expert_bits(WeightFormat::mxfp4, {0, 3, 17}, 32, 192);
+  expect_residual_bits(WeightFormat::bf16, 33, 2880, {9}, true);
+  expect_residual_bits(WeightFormat::fp8, 33, 192, {33}, false);
+  expect_qkv_bits(WeightFormat::bf16, 192, {9});
 }
 
 }  // namespace

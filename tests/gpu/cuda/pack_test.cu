@@ -314,5 +314,19 @@ TEST(CudaPack, refuses_what_does_not_fit) {
   must(cudaDeviceSynchronize());
 }
 
+// For sanitizers, which are slow: every format once, with padding in rows and columns.
+TEST(CudaSmall, pack) {
+  ALTHING_NEEDS_GPU();
+  std::mt19937 random(11);
+  const Case c{33, 96, RowOrder::natural, 0, 2};
+  const auto element = [&](const Source& s) {
+    return [&](std::uint32_t e, std::uint32_t r, std::uint32_t k) { return s.values[(std::size_t{e} * c.out + r) * c.in + k]; };
+  };
+  const Source plain = plain_source(c, MatrixFormat::f32, random), codes = mxfp4_source(c, random, 0, 128);
+  expect_elements(pack(plain, c, WeightFormat::bf16), c, WeightFormat::bf16, element(plain));
+  expect_elements(pack(codes, c, WeightFormat::mxfp4), c, WeightFormat::mxfp4, element(codes));
+  expect_fp8(plain, c);
+}
+
 }  // namespace
 }  // namespace althing::tests

@@ -176,5 +176,13 @@ TEST(CudaStreamLinear, experts_take_their_own_columns) {
   }
 }
 
+// For sanitizers, which are slow: every format once.
+TEST(CudaSmall, stream_linear) {
+  ALTHING_NEEDS_GPU();
+  matches_double<WeightFormat::bf16>(33, 720, 3);
+  matches_double<WeightFormat::mxfp4>(48, 192, 9);
+  matches_double<WeightFormat::fp8>(33, 192, 1);
+}
+
 }  // namespace
 }  // namespace althing::tests

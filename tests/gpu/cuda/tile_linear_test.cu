@@ -315,5 +315,13 @@ TEST(CudaTileLinear, refuses_what_does_not_fit) {
   must(cudaDeviceSynchronize());
 }
 
+// For sanitizers, which are slow. Residual and qkv run beside the kernel for batches of decode.
+TEST(CudaSmall, tile_linear) {
+  ALTHING_NEEDS_GPU();
+  expect_expert_bits(WeightFormat::mxfp4, {0, 3, 17}, 32, 192);
+  expect_expert_bits(WeightFormat::bf16, {129}, 32, 64);
+  expect_decode_bits<WeightFormat::fp8>(33, 720);
+}
+
 }  // namespace
 }  // namespace althing::tests

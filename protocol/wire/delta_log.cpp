@@ -1,0 +1,58 @@
+// See the header.
+#include "protocol/wire/delta_log.hpp"
+
+#include <utility>
+
+namespace althing::protocol::wire {
+
+DeltaLog::DeltaLog(std::string request_id, const harmony::Format* format, bool return_tokens, std::uint32_t choices)
+    : request_id_(std::move(request_id)), return_tokens_(return_tokens || format == nullptr), choices_(choices) {
+  if (format == nullptr) return;
+  for (Choice& choice : choices_) choice.stream.emplace(*format);
+}
+
+void DeltaLog::push(TokenId token, std::uint32_t choice) {
+  Choice& to = choices_[choice];
+  if (to.stream) to.stream->push(token, to.events);
+  if (return_tokens_) to.tokens.push_back(token);
+  ++to.count;
+}
+
+void DeltaLog::close(std::uint32_t choice) {
+  Choice& of = choices_[choice];
+  if (of.stream) of.stream->finish(of.events);
+}
+
+const ServerMessage& DeltaLog::cut(std::uint32_t choice) {
+  Choice& of = choices_[choice];
+  of.count = 0;
+  of.was_cut = true;
+  return messages_.emplace_back(Delta{request_id_, messages_.size() + 1, choice, std::exchange(of.events, {}), std::exchange(of.tokens, {})});
+}
+
+const ServerMessage& DeltaLog::end(ServerMessage last) {
+  std::visit(
+      [&](auto& message) {
+        if constexpr (requires { message.sequence; }) message.sequence = messages_.size() + 1;
+      },
+      last);
+  return messages_.emplace_back(std::move(last));
+}
+
+std::size_t DeltaLog::pending_bytes() const {
+  std::size_t bytes = 0;
+  for (const Choice& choice : choices_) {
+    bytes += choice.tokens.size() * sizeof(TokenId);
+    for (const DeltaEvent& event : choice.events)
+      if (const auto* text = std::get_if<Text>(&event)) bytes += text->text.size();
+  }
+  return bytes;
+}
+
+std::uint32_t DeltaLog::repairs() const {
+  std::uint32_t sum = 0;
+  for (const Choice& choice : choices_) sum += choice.stream ? choice.stream->repairs() : 0;
+  return sum;
+}
+
+}  // namespace althing::protocol::wire

@@ -1,0 +1,52 @@
+// Everything that one stream says to its client, numbered 1, 2, 3 …: deltas made of tokens, then the end. Pure: the same calls in the same order give
+// the same messages, so whoever knows the tokens and where deltas were cut between them can make the stream again, whatever timing cut them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "protocol/wire/delta_stream.hpp"
+
+namespace althing::protocol::wire {
+
+class DeltaLog {
+ public:
+  // Without a format the deltas hold token ids only; with one, ids as well if `return_tokens`.
+  DeltaLog(std::string request_id, const harmony::Format* format, bool return_tokens, std::uint32_t choices = 1);
+
+  // Of `choice`, everywhere below. REQUIRES: it is less than the number of choices.
+  void push(TokenId token, std::uint32_t choice = 0);
+  // No more tokens of it will come; what that adds is pending like a token's. Once or more.
+  void close(std::uint32_t choice = 0);
+  // All of it that is pending becomes the next delta. REQUIRES: pending(choice).
+  const ServerMessage& cut(std::uint32_t choice = 0);
+  // A Done or ErrorReply gets the last number.
+  const ServerMessage& end(ServerMessage last);
+
+  bool pending(std::uint32_t choice = 0) const { return !choices_[choice].events.empty() || !choices_[choice].tokens.empty(); }
+  std::size_t pending_count(std::uint32_t choice = 0) const { return choices_[choice].count; }  // tokens since its last cut, headers included
+  std::size_t pending_bytes() const;                                                            // of all choices
+  bool was_cut(std::uint32_t choice) const { return choices_[choice].was_cut; }
+  // messages()[i] has sequence i + 1.
+  const std::vector<ServerMessage>& messages() const { return messages_; }
+  std::uint32_t repairs() const;
+
+ private:
+  // Each choice is a story of its own; only the numbers are shared.
+  struct Choice {
+    std::optional<DeltaStream> stream;
+    std::vector<DeltaEvent> events;
+    std::vector<TokenId> tokens;
+    std::size_t count = 0;
+    bool was_cut = false;
+  };
+
+  std::string request_id_;
+  bool return_tokens_;
+  std::vector<Choice> choices_;
+  std::vector<ServerMessage> messages_;
+};
+
+}  // namespace althing::protocol::wire
