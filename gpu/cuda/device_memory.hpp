@@ -45,7 +45,17 @@ using DeviceBuffer = Allocation<T, FreeDevice>;
 template <class T>
 using PinnedBuffer = Allocation<T, FreePinned>;
 
-// Zeroed. too_large names `what` and the size.
+// cudaMemset and cudaMemcpy may return before the device has done their work. They run on the default stream, which the product's own streams do not
+// wait for, so on a busy GPU memory would be zeroed after its first use: wait until it is done.
+inline Status settle(const char* what) { return check(cudaStreamSynchronize(cudaStreamLegacy), what); }
+
+// To the device, for any stream to use.
+inline Status upload(void* target, const void* source, std::size_t bytes, const char* what) {
+  if (auto status = check(cudaMemcpy(target, source, bytes, cudaMemcpyHostToDevice), what); !status) return status;
+  return settle(what);
+}
+
+// Zeroed, for any stream to use. too_large names `what` and the size.
 template <class T>
 Result<DeviceBuffer<T>> allocate_device(std::size_t size, const char* what) {
   T* memory = nullptr;
@@ -53,6 +63,7 @@ Result<DeviceBuffer<T>> allocate_device(std::size_t size, const char* what) {
     return cuda_error(error, std::string("allocating ") + std::to_string(size * sizeof(T)) + " bytes on the device for " + what);
   DeviceBuffer<T> buffer(memory, size);
   if (auto status = check(cudaMemset(memory, 0, size * sizeof(T) + 256), what); !status) return status.error();
+  if (auto status = settle(what); !status) return status.error();
   return Result<DeviceBuffer<T>>(std::move(buffer));
 }
 template <class T>

@@ -236,12 +236,10 @@ Status upload_vectors(const ModelLayout& layout, bool dummy) {
   for (const VectorJob& job : layout.vectors) {
     values.resize(job.source.size);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = dummy ? (job.is_norm ? 1.0F : 0.0F) : job.source.at(i);
-    if (auto s = check(cudaMemcpy(job.target, values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice), "copying biases and norms"); !s)
-      return s;
+    if (auto s = upload(job.target, values.data(), values.size() * sizeof(float), "copying biases and norms"); !s) return s;
   }
-  return check(cudaMemcpy(const_cast<float*>(layout.model.inverse_frequencies), layout.inverse_frequencies.data(),
-                          layout.inverse_frequencies.size() * sizeof(float), cudaMemcpyHostToDevice),
-               "copying the rotary table");
+  return upload(const_cast<float*>(layout.model.inverse_frequencies), layout.inverse_frequencies.data(),
+                layout.inverse_frequencies.size() * sizeof(float), "copying the rotary table");
 }
 
 }  // namespace

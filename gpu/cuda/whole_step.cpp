@@ -94,7 +94,7 @@ Result<std::unique_ptr<WholeStep>> WholeStep::create(const DeviceModel& model, c
   *step->status_.get() = decode_ok;
   std::vector<DecodeShares> shares(processors);
   for (std::uint32_t block = 0; block < processors; ++block) shares[block] = decode_shares(sizes, block, processors);
-  if (auto s = check(cudaMemcpy(step->shares_.get(), shares.data(), step->shares_.bytes(), cudaMemcpyHostToDevice), what); !s) return s.error();
+  if (auto s = upload(step->shares_.get(), shares.data(), step->shares_.bytes(), what); !s) return s.error();
 
   DecodeStepArgs& a = step->args_;
   a.sizes = sizes;
