@@ -55,7 +55,7 @@ struct ExecutorConfig {
   bool whole_steps = false;                // CUDA backend: a decode step of one token runs as one kernel where it can. No result depends on it
   ExpertControl control{};                 // CPU backend; the same on every rank
   std::shared_ptr<MirrorMemory> mirror{};  // CPU backend: where full pages are copied to; null: nowhere
-  bool count_steps = true;                 // CPU backend: StepResult::counts, for all ranks; one rank of a world is enough
+  bool count_steps = true;                 // StepResult::counts, for all ranks; one rank of a world is enough
 };
 
 // What others may watch. `progress` is for liveness; the rest is for tests and traces, and a backend may leave it out where it says so.

@@ -1,5 +1,5 @@
 // Experts as people and Prometheus see them: takes counts from whoever hears them, and renders pages. Two sources, one truth: counts that come with
-// accepted steps (CPU ranks) are exact whatever dies; counts that are polled from ranks (where results carry none) miss what a rank did between its
+// accepted steps are exact whatever dies; counts that are polled from ranks (where results carry none) miss what a rank did between its
 // last report and its death. Thread-safe: one lock, held for a copy of the numbers; text is made outside of it.
 #pragma once
 

@@ -18,12 +18,12 @@
 #include "gpu/cuda/weight_loader.hpp"
 #include "gpu/ops/lower.hpp"
 #include "gpu/row_table.hpp"
+#include "scheduler/vocabulary/expert_counts.hpp"
 
 namespace althing::gpu::cuda {
 namespace {
 
 constexpr std::size_t slots = 4;              // steps whose host memory is in use: two in flight, and a margin for what is being reported
-constexpr std::uint32_t count_interval = 16;  // steps between two looks at the experts' counts
 constexpr std::uint32_t tile_tokens_min = 9;  // fewer tokens of a row than this are cheaper one by one
 
 Error invalid(const std::string& message, const char* field) { return {ErrorCode::invalid_argument, message, field}; }
@@ -32,6 +32,7 @@ Error invalid(const std::string& message, const char* field) { return {ErrorCode
 struct Slot {
   PinnedBuffer<std::byte> block;
   PinnedBuffer<DrawnRow> drawn;
+  PinnedBuffer<unsigned long long> tallies;
   cudaEvent_t done = nullptr;
 };
 
@@ -44,6 +45,7 @@ struct ShapeOrder {
 struct Turn {
   cudaEvent_t sent = nullptr;      // the step's block is on the device
   cudaEvent_t computed = nullptr;  // its last kernel has ended
+  cudaEvent_t received = nullptr;  // what it drew and counted has left the device
   std::map<StepShape, cudaGraphExec_t, ShapeOrder> graphs;
 };
 
@@ -52,6 +54,7 @@ struct Finished {
   StepResult result;  // `drawn` names rows and requests; tokens come from the slot
   std::optional<Error> error;
   std::size_t slot = 0;
+  std::uint32_t tokens = 0;
 };
 
 class CudaExecutor final : public Executor {
@@ -68,10 +71,10 @@ class CudaExecutor final : public Executor {
     int processors = 0;
     if (auto s = check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, static_cast<int>(config_.gpu)), "asking the GPU"); !s)
       return s;
-    for (cudaStream_t* stream : {&stream_, &sending_, &receiving_, &totals_stream_})
+    for (cudaStream_t* stream : {&stream_, &sending_, &receiving_})
       if (auto s = check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "making a stream"); !s) return s;
     for (Turn& turn : turns_)
-      for (cudaEvent_t* event : {&turn.sent, &turn.computed})
+      for (cudaEvent_t* event : {&turn.sent, &turn.computed, &turn.received})
         if (auto s = check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event"); !s) return s;
     LoadOptions options;
     options.dense = config_.dense == DenseFormat::fp8 ? WeightFormat::fp8 : WeightFormat::bf16;
@@ -79,9 +82,11 @@ class CudaExecutor final : public Executor {
     auto loaded = load_weights(program, options);
     if (!loaded) return loaded.error();
     weights_ = std::move(*loaded);
-    auto decoder = Decoder::create(
-        weights_.model, config_.kv,
-        {config_.limits.step_tokens_max, config_.limits.rows_max, context_, static_cast<std::uint32_t>(processors), config_.whole_steps});
+    for (const DeviceLayer& layer : weights_.model.layers)
+      can_count_steps_ = can_count_steps_ && layer.experts_per_token == weights_.model.experts_per_token;
+    auto decoder = Decoder::create(weights_.model, config_.kv,
+                                   {config_.limits.step_tokens_max, config_.limits.rows_max, context_, static_cast<std::uint32_t>(processors),
+                                    config_.whole_steps, config_.count_steps});
     if (!decoder) return decoder.error();
     decoder_ = std::move(*decoder);
     for (Slot& slot : slots_) {
@@ -89,13 +94,13 @@ class CudaExecutor final : public Executor {
       auto drawn = allocate_pinned<DrawnRow>(config_.limits.rows_max, "steps");
       if (!block) return block.error();
       if (!drawn) return drawn.error();
+      auto tallies = allocate_pinned<unsigned long long>(decoder_->tally_layout().words(), "steps");
+      if (!tallies) return tallies.error();
       slot.block = std::move(*block);
+      slot.tallies = std::move(*tallies);
       slot.drawn = std::move(*drawn);
       if (auto s = check(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming), "making an event"); !s) return s;
     }
-    auto totals = allocate_pinned<unsigned long long>(counts_.tokens.size(), "experts' counts");
-    if (!totals) return totals.error();
-    totals_ = std::move(*totals);
     reporter_ = std::thread([this] { report(); });
     return Ok{};
   }
@@ -113,15 +118,17 @@ class CudaExecutor final : public Executor {
       for (const auto& [shape, graph] : turn.graphs) cudaGraphExecDestroy(graph);
       if (turn.sent != nullptr) cudaEventDestroy(turn.sent);
       if (turn.computed != nullptr) cudaEventDestroy(turn.computed);
+      if (turn.received != nullptr) cudaEventDestroy(turn.received);
     }
     for (const Slot& slot : slots_)
       if (slot.done != nullptr) cudaEventDestroy(slot.done);
-    for (const cudaStream_t stream : {stream_, sending_, receiving_, totals_stream_})
+    for (const cudaStream_t stream : {stream_, sending_, receiving_})
       if (stream != nullptr) cudaStreamDestroy(stream);
   }
 
   void submit(const StepPlan& plan, std::shared_ptr<Communicator> communicator, Done done) override {
-    Finished step{std::move(done), {plan.step, plan.epoch, {}}, {}, 0};
+    Finished step{std::move(done), {plan.step, plan.epoch, {}}, {}, 0, 0};
+    for (const RowWork& work : plan.work) step.tokens += work.count;
     {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [&] { return used_slots_ < slots; });
@@ -143,6 +150,7 @@ class CudaExecutor final : public Executor {
     const std::lock_guard lock(mutex_);
     return counts_;
   }
+  bool counts_steps() const override { return can_count_steps_; }
   ExecutorMemory memory() const override {
     std::size_t free = 0, installed = 0;
     cudaSetDevice(static_cast<int>(config_.gpu));
@@ -276,6 +284,7 @@ class CudaExecutor final : public Executor {
       return s;
     if (auto s = check(cudaEventRecord(turn.sent, sending_), "sending a step"); !s) return s;
     if (auto s = check(cudaStreamWaitEvent(stream_, turn.sent), "sending a step"); !s) return s;
+    if (auto s = check(cudaStreamWaitEvent(stream_, turn.received), "sending a step"); !s) return s;
     // Behind the steps that may still touch these pages, and before the first that has them again: all on one stream.
     for (const LeftPage& left : scrub)
       if (left.dp_group == config_.placement.dp_group)
@@ -299,6 +308,12 @@ class CudaExecutor final : public Executor {
                     "reading draws");
           !s)
         return s;
+    if (config_.count_steps && shape.tokens != 0)
+      if (auto s = check(cudaMemcpyAsync(slot.tallies.get(), decoder_->tallies(turn_), slot.tallies.bytes(), cudaMemcpyDeviceToHost, receiving_),
+                         "reading counts");
+          !s)
+        return s;
+    if (auto s = check(cudaEventRecord(turn.received, receiving_), "ending a step"); !s) return s;
     return check(cudaEventRecord(slot.done, receiving_), "ending a step");
   }
 
@@ -351,21 +366,32 @@ class CudaExecutor final : public Executor {
       step.result.drawn[i].token = static_cast<TokenId>(slot.drawn.get()[i].token);
       step.result.drawn[i].nonfinite = slot.drawn.get()[i].nonfinite != 0;
     }
-    if (++steps_since_counts_ >= count_interval || alone()) read_counts();
+    if (config_.count_steps && step.tokens != 0) {
+      auto bytes = count(slot.tallies.get(), step.tokens);
+      if (can_count_steps_) step.result.counts = std::move(bytes);
+    }
     step.done(std::move(step.result));
   }
 
-  bool alone() const {
+  // The step's counts as bytes, added to those of all steps.
+  std::string count(const unsigned long long* tallies, std::uint32_t tokens) {
+    const TallyLayout layout = decoder_->tally_layout();
+    std::string bytes = begin_step_counts(layout.layers, layout.experts, layout.experts_per_token, tokens);
     const std::lock_guard lock(mutex_);
-    return used_slots_ == 1;
-  }
-  // Beside the steps, so that no step waits for it: every few steps, and when nothing is left to run, so that counts are exact at rest.
-  void read_counts() {
-    steps_since_counts_ = 0;
-    if (cudaMemcpyAsync(totals_.get(), decoder_->expert_totals(), totals_.bytes(), cudaMemcpyDeviceToHost, totals_stream_) != cudaSuccess) return;
-    if (cudaStreamSynchronize(totals_stream_) != cudaSuccess) return;
-    const std::lock_guard lock(mutex_);
-    counts_.tokens.assign(totals_.get(), totals_.get() + totals_.size());
+    for (std::uint32_t l = 0; l < layout.layers; ++l) {
+      LayerCounts layer;
+      const auto* const router = layout.router(tallies, l);
+      layer.router = {router[0], router[1], router[2], router[3]};
+      layer.gate_weights.assign(layout.places(tallies, l), layout.places(tallies, l) + layout.experts_per_token);
+      for (std::uint32_t e = 0; e < layout.experts; ++e) {
+        const std::uint64_t taken = layout.tokens(tallies, l)[e];
+        if (taken == 0) continue;
+        counts_.tokens[std::size_t{l} * layout.experts + e] += taken;
+        layer.experts.push_back({static_cast<std::uint16_t>(e), 0, static_cast<std::uint32_t>(taken), layout.gate_weights(tallies, l)[e]});
+      }
+      append_layer(bytes, layer);
+    }
+    return bytes;
   }
 
   std::shared_ptr<const Model> model_;  // owns what was loaded, until it is loaded
@@ -375,11 +401,10 @@ class CudaExecutor final : public Executor {
   LoadedModel weights_;
   std::unique_ptr<Decoder> decoder_;
   Observer observer_;
-  cudaStream_t stream_ = nullptr, sending_ = nullptr, receiving_ = nullptr, totals_stream_ = nullptr;
+  cudaStream_t stream_ = nullptr, sending_ = nullptr, receiving_ = nullptr;
   Turn turns_[2];
   std::uint32_t turn_ = 0;
-  PinnedBuffer<unsigned long long> totals_;
-  std::uint32_t steps_since_counts_ = 0;  // of the reporter
+  bool can_count_steps_ = true;  // every layer chooses as many experts
   std::optional<Error> failed_;
   Slot slots_[slots];
 

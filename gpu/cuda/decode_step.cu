@@ -303,7 +303,7 @@ class DecodeBlock : private DecodeItems<Dense> {
       if (lane_ < z.experts_per_token) {
         shared_.chosen[lane_] = static_cast<std::uint32_t>(own.expert);
         shared_.weights[lane_] = shared_.row >= 0 ? own.weight : 0.0F;
-        if (blockIdx.x == 0 && shared_.row >= 0) atomicAdd(a_.scratch.totals + std::uint64_t(layer) * z.experts + own.expert, 1ull);
+        if (blockIdx.x == 0 && shared_.row >= 0) atomicAdd(a_.scratch.counted + std::uint64_t(layer) * z.experts + own.expert, 1ull);
       }
       __syncwarp();
       if (lane_ == 0) store_release_shared(&shared_.routed, layer + 1);

@@ -117,7 +117,7 @@ struct DecodeScratch {
   void* attention = nullptr;                 // attention_scratch_bytes for one token
   std::uint32_t attention_segments_max = 0;  // for which that has room
   float* logits = nullptr;                   // (vocabulary), out
-  unsigned long long* totals = nullptr;      // (layers, experts) cumulative pairs
+  unsigned long long* counted = nullptr;     // (layers, experts) of RouteTallies; figures of the router are left out
 };
 
 enum DecodeStatus : std::uint32_t { decode_ok = 0, decode_timed_out = 1, decode_aborted = 2 };

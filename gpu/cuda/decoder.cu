@@ -67,7 +67,7 @@ Status Decoder::allocate(const KvLayout& kv) {
   take(outputs_, pairs * m.hidden, "experts' outputs");
   take(router_logits_, t * m.experts, "router logits");
   take(logits_, std::max<std::size_t>(rows, logits_rows_min) * m.vocabulary, "logits");
-  take(totals_, m.layers.size() * m.experts, "experts' totals");
+  for (auto& tallies : tallies_) take(tallies, tally_layout().words(), "experts' counts");
   for (auto& drawn : drawn_) take(drawn, rows, "draws");
   take(last_drawn_, rows, "draws");
   take(sampler_scratch_, sampler_scratch_bytes, "sampling");
@@ -115,7 +115,6 @@ Status Decoder::make_whole_step() {
   scratch.attention = attention_scratch_.get();
   scratch.attention_segments_max = decode_rows_max_ == 0 ? 1 : std::min(attention_segments_max(limits_.context_max, 0), segments_split_max);
   scratch.logits = logits_.get();
-  scratch.totals = totals_.get();
   auto whole = WholeStep::create(model_, kv_, scratch, limits_.processors);
   if (!whole) return whole.error();
   whole_ = std::move(*whole);
@@ -126,8 +125,10 @@ std::uint64_t Decoder::scratch_bytes() const {
   return (whole_ == nullptr ? 0 : whole_->bytes()) + 2 * blocks_[0].bytes() + attention_scratch_.bytes() + sampler_scratch_.bytes() +
          tables_.bytes() + last_drawn_.bytes() + chosen_.bytes() + pairs_.bytes() + residual_.bytes() + cosine_.bytes() + sine_.bytes() +
          weights_.bytes() + outputs_.bytes() + logits_.bytes() + router_logits_.bytes() + normed_.bytes() + gathered_.bytes() + queries_.bytes() +
-         attended_.bytes() + inner_.bytes() + counts_.bytes() + totals_.bytes() + 2 * drawn_[0].bytes();
+         attended_.bytes() + inner_.bytes() + counts_.bytes() + 2 * tallies_[0].bytes() + 2 * drawn_[0].bytes();
 }
+
+TallyLayout Decoder::tally_layout() const { return {static_cast<std::uint32_t>(model_.layers.size()), model_.experts, model_.experts_per_token}; }
 
 StepTokens Decoder::tokens(const StepShape& shape) const {
   const StepOffsets o = step_offsets(shape);
@@ -139,7 +140,8 @@ Status Decoder::enqueue(const StepShape& shape, std::uint32_t turn, cudaStream_t
   if (auto s = begin(shape, stream); !s) return s;
   if (shape.tokens == 0) return Ok{};  // pages may have changed all the same
   if (whole_ != nullptr && watch == nullptr && shape.tokens == 1 && shape.all_sampled()) {
-    const WholeStep::Inputs inputs{tokens(shape), cosine_.get(), sine_.get(), in_block<std::int32_t>(step_offsets(shape).slots), shape.far};
+    const WholeStep::Inputs inputs{tokens(shape),        cosine_.get(), sine_.get(), in_block<std::int32_t>(step_offsets(shape).slots),
+                                   tallies_[turn].get(), shape.far};
     if (auto s = whole_->enqueue(inputs, groups_, stream); !s) return s;
     return draw(shape, stream);
   }
@@ -176,6 +178,8 @@ Status Decoder::begin(const StepShape& shape, cudaStream_t stream) {
   a.stride = hidden_stride_;
   a.cosine = cosine_.get();
   a.sine = sine_.get();
+  a.tallies = tallies_[turn_].get();
+  a.tally_words = static_cast<std::uint32_t>(tallies_[turn_].size());
   if (whole_ != nullptr) a.cleared = whole_->cleared(), a.cleared_words = whole_->cleared_words(), a.step = whole_->step();
   return check(begin_step(a, stream), "beginning a step");
 }
@@ -240,7 +244,7 @@ Status Decoder::experts(std::uint32_t layer, const StepShape& shape, cudaStream_
   route.experts_per_token = k;
   route.routing = {chosen_.get(), weights_.get(), counts_.get(), pairs_.get(), limits_.tokens_max};
   route.logits = watched ? router_logits_.get() : nullptr;
-  route.totals = totals_.get() + std::uint64_t{layer} * model_.experts;
+  if (limits_.counts) route.tallies = tally_layout().of(tallies_[turn_].get(), layer);
   if (auto s = check(norm_route(route, stream), "routing"); !s) return s;
   if (watched)
     if (auto s = watch->router_logits(layer, router_logits_.get()); !s) return s;

@@ -25,6 +25,7 @@ struct DecoderLimits {
   std::uint32_t context_max = 0;  // positions of a row
   std::uint32_t processors = 0;   // multiprocessors of the device
   bool whole_steps = false;       // a decode step of one token is one kernel, where that kernel takes the model
+  bool counts = true;             // tallies() are made; whole steps make them always
 };
 
 // Called while launches are being enqueued, for observers: everything before has been enqueued on the stream, nothing after.
@@ -64,7 +65,9 @@ class Decoder {
 
   const DrawnRow* drawn(std::uint32_t turn) const { return drawn_[turn].get(); }  // (sampled), after the step
   const float* logits() const { return logits_.get(); }                           // (sampled, vocabulary), after the step
-  const unsigned long long* expert_totals() const { return totals_.get(); }       // (layers, experts), cumulative
+  // What the step counted at the experts, after it.
+  const unsigned long long* tallies(std::uint32_t turn) const { return tallies_[turn].get(); }
+  TallyLayout tally_layout() const;
   std::uint64_t kv_bytes() const { return pages_.bytes(); }
   std::uint64_t scratch_bytes() const;
 
@@ -98,7 +101,7 @@ class Decoder {
   DeviceBuffer<float> residual_, cosine_, sine_, weights_, outputs_, logits_, router_logits_;
   DeviceBuffer<__nv_bfloat16> normed_, gathered_, queries_, attended_, inner_;
   DeviceBuffer<std::uint32_t> counts_;
-  DeviceBuffer<unsigned long long> totals_;
+  DeviceBuffer<unsigned long long> tallies_[2];
   DeviceBuffer<DrawnRow> drawn_[2];
   std::unique_ptr<WholeStep> whole_;  // or nullptr
 };

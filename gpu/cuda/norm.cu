@@ -11,6 +11,7 @@
 #include "gpu/cuda/mbarrier.cuh"
 #include "gpu/cuda/norm_math.cuh"
 #include "gpu/cuda/weight_tile.cuh"
+#include "scheduler/vocabulary/expert_counts.hpp"
 
 namespace althing::gpu::cuda {
 namespace {
@@ -50,6 +51,7 @@ __global__ void __launch_bounds__(norm_threads) begin_kernel(const __grid_consta
     for (std::uint32_t i = threadIdx.x; i < a.experts; i += norm_threads) a.counts[i] = 0;
     if (threadIdx.x == 0 && a.step != nullptr) ++*a.step;
     for (std::uint32_t i = threadIdx.x; i < a.cleared_words; i += norm_threads) a.cleared[i] = 0;
+    for (std::uint32_t i = threadIdx.x; i < a.tally_words; i += norm_threads) a.tallies[i] = 0;
     for (std::uint32_t i = threadIdx.x; i < *a.update_count; i += norm_threads) *a.updates[i].entry = a.updates[i].page;
   }
   if (t >= a.tokens.count) return;  // a step without tokens
@@ -116,10 +118,63 @@ __global__ void __launch_bounds__(norm_threads) combine_norm_kernel(const __grid
   write_normed(x, a.norm, a.hidden, a.epsilon, residual, a.normed + std::uint64_t(t) * a.stride);
 }
 
+__device__ __forceinline__ unsigned long long fixed_point_of(float value, double unit) {
+  return static_cast<unsigned long long>(__double2ll_rn(static_cast<double>(value) * unit));
+}
+__device__ __forceinline__ unsigned long long router_figure(float value) {
+  return fixed_point_of(fminf(fmaxf(value, 0.0F), static_cast<float>(router_figure_max)), router_figure_unit);
+}
+
+// One warp. Whether all logits are numbers.
+__device__ __forceinline__ bool finite_logits(const float* logits, std::uint32_t experts) {
+  bool finite = true;
+  for (std::uint32_t e = threadIdx.x % 32; e < experts; e += 32) finite = finite && isfinite(logits[e]);
+  return __all_sync(0xFFFFFFFFu, finite) != 0;
+}
+
+// One warp: figures of the router for one token (RouterSums), from sums of how far each logit lies below the largest.
+__device__ void tally_router(const RouteTallies& tallies, const float* logits, std::uint32_t experts) {
+  if (!finite_logits(logits, experts)) return;
+  const std::uint32_t lane = threadIdx.x % 32;
+  float first = -INFINITY, second = -INFINITY;  // the lane's largest two
+  for (std::uint32_t e = lane; e < experts; e += 32) {
+    second = fmaxf(second, fminf(first, logits[e]));
+    first = fmaxf(first, logits[e]);
+  }
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) {
+    const float other = __shfl_xor_sync(0xFFFFFFFFu, first, mask), others = __shfl_xor_sync(0xFFFFFFFFu, second, mask);
+    second = fmaxf(fmaxf(second, others), fminf(first, other));
+    first = fmaxf(first, other);
+  }
+  float weights = 0.0F, weighted = 0.0F, sum = 0.0F, squares = 0.0F;
+  for (std::uint32_t e = lane; e < experts; e += 32) {
+    const float below = first - logits[e], weight = exp2_fast(-below * log2_e);
+    weights += weight;
+    weighted += weight * below;
+    sum += below;
+    squares += below * below;
+  }
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) {
+    weights += __shfl_xor_sync(0xFFFFFFFFu, weights, mask);
+    weighted += __shfl_xor_sync(0xFFFFFFFFu, weighted, mask);
+    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, mask);
+    squares += __shfl_xor_sync(0xFFFFFFFFu, squares, mask);
+  }
+  const float count = static_cast<float>(experts), mean = sum / count;
+  const float figure = lane == 1     ? logf(weights) + weighted / weights
+                       : lane == 2   ? squares / count - mean * mean
+                       : experts < 2 ? 0.0F
+                                     : first - second;
+  if (lane < router_sums) atomicAdd(tallies.router + lane, lane == 0 ? 1ull : router_figure(figure));
+}
+
 // One warp: the token's experts, and the pairs' places in their experts' lists.
 __device__ void route_token(const NormRouteArgs& a, const float* logits, std::uint32_t t, bool real) {
   const std::uint32_t lane = threadIdx.x % 32, k = a.experts_per_token;
   const ExpertChoice own = choose_experts(logits, a.weights.out, k);
+  const bool finite = a.tallies.tokens != nullptr && finite_logits(logits, a.weights.out);
   if (lane >= k) return;
   const std::uint32_t pair = t * k + lane;
   a.routing.chosen[pair] = real ? own.expert : -1;
@@ -127,7 +182,12 @@ __device__ void route_token(const NormRouteArgs& a, const float* logits, std::ui
   if (!real) return;
   const std::uint32_t place = atomicAdd(a.routing.counts + own.expert, 1u);
   a.routing.pairs[std::uint64_t(own.expert) * a.routing.capacity + place] = static_cast<std::int32_t>(pair);
-  if (a.totals != nullptr) atomicAdd(a.totals + own.expert, 1ull);
+  if (a.tallies.tokens == nullptr) return;
+  atomicAdd(a.tallies.tokens + own.expert, 1ull);
+  if (!finite) return;
+  const unsigned long long weight = fixed_point_of(own.weight, gate_weight_unit);
+  atomicAdd(a.tallies.gate_weights + own.expert, weight);
+  atomicAdd(a.tallies.places + lane, weight);
 }
 
 // Normed tokens, the warps' sums, the norm's weights; the router's rows follow, a segment a warp.
@@ -139,7 +199,7 @@ constexpr std::uint32_t route_shared_bytes(std::uint32_t hidden, std::uint32_t w
 template <int LaneGroups>  // of four elements
 __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__ NormRouteArgs a) {
   extern __shared__ __align__(128) std::byte shared[];
-  __shared__ float logits[route_tokens][128];  // of the first block of the cluster: all experts
+  __shared__ float logits[route_tokens][128];  // of the first and the last block of the cluster: all experts
   const auto cluster = cooperative_groups::this_cluster();
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, part = cluster.block_rank();
   const std::uint32_t first = blockIdx.x / cluster.num_blocks() * route_tokens, count = min(route_tokens, a.tokens.count - first);
@@ -215,19 +275,25 @@ __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__
       const float4 next = sums[s * 32 + lane];
       sum = make_float4(sum.x + next.x, sum.y + next.y, sum.z + next.z, sum.w + next.w);
     }
-    float(*all)[128] = cluster.map_shared_rank(logits, 0);
+    float(*first_block)[128] = cluster.map_shared_rank(logits, 0);
+    float(*last_block)[128] = cluster.map_shared_rank(logits, cluster.num_blocks() - 1);
     const std::uint32_t expert = part * row_tile + lane / 4, c = lane % 4 * 2;
     const auto put = [&](std::uint32_t e, std::uint32_t token, float value) {
       if (e >= a.weights.out || token >= count) return;
       if (a.bias != nullptr) value += a.bias[e];
-      all[token][e] = value;
+      first_block[token][e] = value;
+      last_block[token][e] = value;
       if (a.logits != nullptr) a.logits[std::uint64_t(first + token) * a.weights.out + e] = value;
     };
     put(expert, c, sum.x), put(expert, c + 1, sum.y), put(expert + 8, c, sum.z), put(expert + 8, c + 1, sum.w);
   }
   cluster.sync();
-  if (part != 0) return;
-  for (std::uint32_t c = warp; c < count; c += warps) route_token(a, logits[c], first + c, a.tokens.rows[first + c] >= 0);
+  if (part == 0)
+    for (std::uint32_t c = warp; c < count; c += warps) route_token(a, logits[c], first + c, a.tokens.rows[first + c] >= 0);
+  // By another block where there is one, so that figures are ready when experts are.
+  if (a.tallies.tokens == nullptr || part != cluster.num_blocks() - 1) return;
+  for (std::uint32_t c = warp; c < count; c += warps)
+    if (a.tokens.rows[first + c] >= 0) tally_router(a.tallies, logits[c], a.weights.out);
 }
 
 __global__ void __launch_bounds__(256) gather_kernel(const __grid_constant__ GatherArgs a) {

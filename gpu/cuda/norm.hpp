@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "gpu/cuda/packed_matrix.hpp"
+#include "gpu/cuda/route_tallies.hpp"
 #include "gpu/cuda/step_view.hpp"
 
 namespace althing::gpu::cuda {
@@ -37,7 +38,9 @@ struct BeginArgs {
   std::uint32_t experts = 0;
   std::uint32_t* cleared = nullptr;  // (cleared_words) set to zero
   std::uint32_t cleared_words = 0;
-  std::uint32_t* step = nullptr;    // counted up, or nullptr
+  std::uint32_t* step = nullptr;          // counted up, or nullptr
+  unsigned long long* tallies = nullptr;  // (tally_words) set to zero
+  std::uint32_t tally_words = 0;
   float* residual = nullptr;        // (tokens, hidden)
   __nv_bfloat16* normed = nullptr;  // (tokens, stride), padding never written
   std::uint32_t stride = 0;
@@ -77,8 +80,8 @@ struct NormRouteArgs {
   const float* bias = nullptr;  // (experts) or nullptr
   std::uint32_t experts_per_token = 0;
   Routing routing;
-  float* logits = nullptr;               // (tokens, experts), or nullptr when nobody looks
-  unsigned long long* totals = nullptr;  // (experts) cumulative pairs, or nullptr
+  float* logits = nullptr;  // (tokens, experts), or nullptr when nobody looks
+  RouteTallies tallies;
 };
 cudaError_t norm_route(const NormRouteArgs& args, cudaStream_t stream);
 

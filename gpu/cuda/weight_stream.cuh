@@ -62,6 +62,7 @@ struct StreamUnit<WeightFormat::fp8> {
   std::uint32_t factor;
   __device__ __forceinline__ static void copy(std::uint32_t slot, const std::byte* from, std::uint32_t u) {
     stream_to_shared_16(slot, from + 1056 * (u / 2) + 512 * (u % 2));
+    __syncwarp();  // all lanes have read the factor that lies there
     if (threadIdx.x == 0) stream_to_shared_16(slot + 512, from + 1056 * (u / 2) + 1024);
   }
   __device__ __forceinline__ void take(std::uint32_t slot) {

@@ -122,6 +122,7 @@ Status WholeStep::enqueue(const Inputs& inputs, const std::vector<std::uint32_t>
   args_.tokens = inputs.tokens;
   args_.cosine = inputs.cosine;
   args_.sine = inputs.sine;
+  args_.scratch.counted = inputs.counted;
   args_.attention_stages = inputs.far ? 3 : 1;
   args_.slots = decode_slots(args_.sizes, args_.attention_stages);
   for (std::size_t i = 0; i < groups.size(); ++i) args_.layers[i].kv.slots = inputs.slots + groups[i];

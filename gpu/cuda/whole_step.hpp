@@ -30,8 +30,9 @@ class WholeStep {
     StepTokens tokens;
     const float* cosine = nullptr;
     const float* sine = nullptr;
-    const std::int32_t* slots = nullptr;  // of group 0; one a group
-    bool far = false;                     // StepShape's
+    const std::int32_t* slots = nullptr;    // of group 0; one a group
+    unsigned long long* counted = nullptr;  // (layers, experts): RouteTallies::tokens
+    bool far = false;                       // StepShape's
   };
   Status enqueue(const Inputs& inputs, const std::vector<std::uint32_t>& groups, cudaStream_t stream);
 

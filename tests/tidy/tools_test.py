@@ -35,6 +35,23 @@ RUNNERS = [
 ]
 
 # The same for a sanitizer over a runner.
+COPIED, SENT, OTHER = "a::b::copy_async_16(unsigned int, const void *)+0x10", "a::b::store_in_cluster_16(float)+0x20", "void a::other<int>(int)+0x30"
+
+
+def races(*pairs):
+    """A log of racecheck in which these pairs of accesses race."""
+    shown = "".join(f"========= Error: Race reported between Write access at {a} in x.cuh:1\\n=========     and Write access at {b} in y.cuh:2 [8 hazards]\\n========= \\n"
+                    for a, b in pairs)
+    return f"printf '%b' '{shown}'; echo '3 passed, 0 failed, 0 skipped'; echo '========= RACECHECK SUMMARY: {len(pairs)} hazards displayed ({len(pairs)} errors, 0 warnings)'"
+
+
+# Of the step "racecheck".
+RACES = [
+    (races((COPIED, SENT), (SENT, COPIED)), True, (3, 0, 0)),
+    (races((COPIED, SENT), (SENT, OTHER)), False, (3, 1, 0)),
+    (races((COPIED, COPIED)), False, (3, 1, 0)),
+    ("echo '3 passed, 0 failed, 0 skipped'; echo '========= RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)'", False, (3, 1, 0)),  # not shown
+]
 SANITIZED = [
     ("echo '3 passed, 0 failed, 0 skipped'; echo '========= ERROR SUMMARY: 0 errors'", True, (3, 0, 0)),
     ("echo '3 passed, 0 failed, 0 skipped'; echo '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)'", True, (3, 0, 0)),
@@ -55,10 +72,10 @@ def gpu_report():
     return module.GpuReport
 
 
-def sanitized(command):
+def sanitized(command, step="a step"):
     with tempfile.TemporaryDirectory(prefix="althing-tools-") as logs, contextlib.redirect_stdout(io.StringIO()):
         report = gpu_report()(Path(logs))
-        ok = report.sanitize("a step", ["bash", "-c", command], 2)
+        ok = report.sanitize(step, ["bash", "-c", command], 2)
     return ok, (report.passed, report.failed, report.skipped)
 
 
@@ -110,8 +127,8 @@ def run():
         closing = "%d passed, %d failed, %d skipped" % sums
         good = ok == succeeds and found == sums and printed.rstrip().endswith(closing)
         yield command, None if good else f"succeeded {ok}, counted {found}, expected {succeeds}, {sums}"
-    for command, succeeds, sums in SANITIZED:
-        ok, found = sanitized(command)
+    for step, command, succeeds, sums in [("a step", *case) for case in SANITIZED] + [("racecheck", *case) for case in RACES]:
+        ok, found = sanitized(command, step)
         yield command, None if ok == succeeds and found == sums else f"succeeded {ok}, counted {found}, expected {succeeds}, {sums}"
     good, found = counted_side_by_side()
     yield "steps side by side", None if good and found == (60, 30, 0) else str(found)

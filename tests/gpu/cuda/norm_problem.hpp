@@ -206,7 +206,8 @@ struct RouteResult {
   std::vector<float> logits, weights;
   std::vector<std::int32_t> chosen, pairs;
   std::vector<std::uint32_t> counts;
-  std::vector<unsigned long long> totals;  // expert e began at 1000 + e
+  std::vector<unsigned long long> tallies;  // of two layers, the second of which is the step's; word i began at 1000 + i
+  gpu::cuda::TallyLayout layout;
 };
 
 inline RouteResult run_route(const RouteProblem& p, const Picked& picked, RouteOptions options = {}) {
@@ -221,9 +222,10 @@ inline RouteResult run_route(const RouteProblem& p, const Picked& picked, RouteO
   std::vector<std::uint32_t> zeros(p.experts + 4, 0);
   std::fill(zeros.begin() + p.experts, zeros.end(), poison_word);
   const DeviceArray<std::uint32_t> counts(zeros);
-  std::vector<unsigned long long> before(p.experts + 4);
+  const gpu::cuda::TallyLayout layout{2, p.experts, p.choices};
+  std::vector<unsigned long long> before(layout.words() + 4);
   std::iota(before.begin(), before.end(), 1000ull);
-  const DeviceArray<unsigned long long> totals(before);
+  const DeviceArray<unsigned long long> tallies(before);
   gpu::cuda::NormRouteArgs a;
   a.tokens = {rows.get(), nullptr, count};
   a.residual = residual.get(), a.norm = norm.get(), a.epsilon = norm_epsilon, a.hidden = p.hidden;
@@ -233,9 +235,9 @@ inline RouteResult run_route(const RouteProblem& p, const Picked& picked, RouteO
   a.experts_per_token = p.choices;
   a.routing = {chosen.get(), weights.get(), counts.get(), pairs.get(), capacity};
   a.logits = options.watched ? logits.get() : nullptr;
-  a.totals = options.watched ? totals.get() : nullptr;
+  if (options.watched) a.tallies = layout.of(tallies.get(), 1);
   must(norm_route(a, nullptr));
-  return {capacity, normed.host(), logits.host(), weights.host(), chosen.host(), pairs.host(), counts.host(), totals.host()};
+  return {capacity, normed.host(), logits.host(), weights.host(), chosen.host(), pairs.host(), counts.host(), tallies.host(), layout};
 }
 
 }  // namespace althing::tests

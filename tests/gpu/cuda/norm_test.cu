@@ -9,6 +9,7 @@
 #include <set>
 
 #include "gpu/ops/fixed_point.hpp"
+#include "scheduler/vocabulary/expert_counts.hpp"
 #include "tests/gpu/cuda/norm_problem.hpp"
 
 namespace althing::tests {
@@ -166,8 +167,53 @@ void expect_choices(const RouteProblem& p, const RouteResult& r, const std::vect
   expect_poison(r.weights, std::size_t{p.tokens} * p.choices, 0xFFFFFFFF, "weights");
 }
 
-void expect_totals(const RouteProblem& p, const RouteResult& r, bool counted) {
-  for (std::uint32_t e = 0; e < p.experts + 4; ++e) EXPECT_EQ(r.totals[e], 1000 + e + (counted && e < p.experts ? r.counts[e] : 0)) << "expert " << e;
+// What was counted, in the order of RouteResult::tallies.
+std::vector<double> counted(const RouteResult& r) {
+  std::vector<double> added;
+  for (std::size_t i = 0; i < r.tallies.size(); ++i) added.push_back(static_cast<double>(r.tallies[i] - 1000 - i));
+  return added;
+}
+
+// Against logits, choices and weights of the same run, in double. `counts` false: nobody counts.
+void expect_tallies(const RouteProblem& p, const RouteResult& r, bool counts) {
+  const std::vector<double> found = counted(r);
+  std::vector<double> expected(found.size());
+  const TallyLayout& layout = r.layout;
+  double tokens = 0;
+  for (std::uint32_t t = 0; counts && t < p.tokens; ++t) {
+    if (p.rows[t] < 0) continue;
+    const float* logits = r.logits.data() + std::size_t{t} * p.experts;
+    const bool finite = std::all_of(logits, logits + p.experts, [](float logit) { return std::isfinite(logit); });
+    for (std::uint32_t c = 0; c < p.choices; ++c) {
+      const auto e = static_cast<std::uint32_t>(r.chosen[std::size_t{t} * p.choices + c]);
+      ++layout.tokens(expected.data(), 1)[e];
+      if (!finite) continue;
+      const double weight = r.weights[std::size_t{t} * p.choices + c] * gate_weight_unit;
+      layout.gate_weights(expected.data(), 1)[e] += std::nearbyint(weight);
+      layout.places(expected.data(), 1)[c] += std::nearbyint(weight);
+    }
+    if (!finite) continue;
+    ++tokens;
+    double first = -INFINITY, second = -INFINITY, mean = 0, all = 0, entropy = 0, variance = 0;
+    for (std::uint32_t e = 0; e < p.experts; ++e) {
+      second = std::max(second, std::min(first, double{logits[e]})), first = std::max(first, double{logits[e]});
+      mean += double{logits[e]} / p.experts, all += std::exp(double{logits[e]});
+    }
+    for (std::uint32_t e = 0; e < p.experts; ++e) {
+      const double share = std::exp(double{logits[e]}) / all;
+      if (share > 0) entropy -= share * std::log(share);
+      variance += (logits[e] - mean) * (logits[e] - mean) / p.experts;
+    }
+    double* const router = layout.router(expected.data(), 1);
+    router[0] += 1, router[1] += entropy * router_figure_unit, router[2] += variance * router_figure_unit;
+    router[3] += (p.experts < 2 ? 0 : first - second) * router_figure_unit;
+  }
+  const double* const router = layout.router(expected.data(), 1);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const bool figure = &expected[i] > router && &expected[i] < router + router_sums;
+    if (!figure) EXPECT_EQ(found[i], expected[i]) << "word " << i;
+    if (figure) EXPECT_NEAR(found[i] / router_figure_unit, expected[i] / router_figure_unit, 2e-5 * tokens + 2e-5 * expected[i] / router_figure_unit);
+  }
 }
 
 void expect_route(const RouteProblem& p) {
@@ -176,7 +222,7 @@ void expect_route(const RouteProblem& p) {
   expect_logits(p, r, true);
   expect_poison(r.logits, std::size_t{p.tokens} * p.experts, 0xFFFFFFFF, "logits");
   expect_choices(p, r, r.logits);
-  expect_totals(p, r, true);
+  expect_tallies(p, r, true);
 }
 
 TEST(CudaNorm, begin_step_is_embedding_norm_and_rotation) {
@@ -275,7 +321,9 @@ TEST(CudaNorm, equal_logits_choose_the_smaller_id) {
       // NaN is below every number, of whatever sign.
       p.bias = constant;
       p.bias[0] = NAN, p.bias[1 % experts.count] = -NAN, p.bias[2] = -1e30F;
-      expect_choices(p, run_route(p, first_tokens(tokens)), logits_of(p.bias));
+      const RouteResult with_nan = run_route(p, first_tokens(tokens));
+      expect_choices(p, with_nan, logits_of(p.bias));
+      expect_tallies(p, with_nan, true);
     }
 }
 
@@ -309,7 +357,7 @@ TEST(CudaNorm, what_is_left_out_changes_nothing_else) {
   EXPECT_TRUE(unwatched.chosen == whole.chosen && unwatched.counts == whole.counts && unwatched.normed == whole.normed);
   expect_choices(p, unwatched, whole.logits);
   expect_poison(unwatched.logits, 0, 0xFFFFFFFF, "logits");
-  expect_totals(p, unwatched, false);
+  expect_tallies(p, unwatched, false);
   const RouteResult unbiased = run_route(p, first_tokens(p.tokens), {.biased = false});
   expect_logits(p, unbiased, false);
   expect_choices(p, unbiased, unbiased.logits);
@@ -333,7 +381,7 @@ TEST(CudaNorm, places_without_a_token_change_nothing) {
     EXPECT_TRUE(same_rows(bare.logits, padded.logits, real, 32)) << hidden;
     EXPECT_TRUE(same_rows(bare.chosen, padded.chosen, real, 4)) << hidden;
     EXPECT_TRUE(same_rows(bare.weights, padded.weights, real, 4)) << hidden;
-    EXPECT_TRUE(bare.counts == padded.counts && bare.totals == padded.totals) << hidden;
+    EXPECT_TRUE(bare.counts == padded.counts && bare.tallies == padded.tallies) << hidden;
     const CombineProblem combine = combine_problem(hidden, tokens, 4, random);
     const CombineResult with = run_combine(combine, first_tokens(tokens)), without = run_combine(combine, real);
     EXPECT_TRUE(same_rows(without.residual, with.residual, real, hidden)) << hidden;
