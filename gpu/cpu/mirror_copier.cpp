@@ -1,6 +1,8 @@
 // See the header. A page is copied piece by piece; between two pieces the copier looks whether the page is still its to read.
 #include "gpu/cpu/mirror_copier.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -76,6 +78,7 @@ void MirrorCopier::settle() {
 }
 
 void MirrorCopier::work() {
+  ::pthread_setname_np(::pthread_self(), thread_name);
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [&] { return ending_ || !waiting_.empty(); });

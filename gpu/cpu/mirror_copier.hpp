@@ -24,6 +24,8 @@ class MirrorCopier {
  public:
   // Pages that may wait for their copy; one that finds the queue full is skipped.
   static constexpr std::size_t waiting_max = 256;
+  // What ps and top call the thread.
+  static constexpr const char* thread_name = "kv-mirror";
 
   // REQUIRES: `cache` outlives this.
   MirrorCopier(const KvCache& cache, std::shared_ptr<MirrorMemory> memory);

@@ -5,13 +5,16 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "gpu/cpu/mirror_copier.hpp"
 #include "gpu/models/gpt_oss.hpp"
 #include "scheduler/placement.hpp"
+#include "tests/bench/decode_block.hpp"
 #include "tests/support/local_engine.hpp"
 #include "tests/support/usage.hpp"
 
@@ -27,6 +30,18 @@ std::string processor_name() {
   for (std::string line; std::getline(info, line);)
     if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
   return "unknown processor";
+}
+
+// Seconds that the copiers' threads of this process have run.
+double copier_seconds() {
+  double nanoseconds = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    double ran = 0;
+    if (name == gpu::cpu::MirrorCopier::thread_name && std::ifstream(task.path() / "schedstat") >> ran) nanoseconds += ran;
+  }
+  return nanoseconds * 1e-9;
 }
 
 Submitted request(std::uint32_t prompt, std::uint32_t completion, std::uint32_t vocabulary) {
@@ -52,12 +67,12 @@ class Bench {
   }
 
  private:
-  std::unique_ptr<LocalEngine> engine(bool mirror) {
+  std::unique_ptr<LocalEngine> engine(std::uint64_t mirror_bytes) {
     LocalEngine::Options options;
     options.grid = scheduler::default_grid(1);
     options.limits.context_tokens_max = model_->spec.context_tokens_max;
     options.kv_bytes = 256u << 20;
-    options.mirror_bytes = mirror ? 256u << 20 : 0;
+    options.mirror_bytes = mirror_bytes;
     auto made = LocalEngine::create(model_, options);
     if (made) return std::move(*made);
     std::printf("%s\n", made.error().message.c_str());
@@ -70,7 +85,7 @@ class Bench {
     std::uint64_t restored = 0;
     for (int round = 0; round < 2 * rounds_; ++round) {
       const bool mirror = round % 2 == 0;
-      const auto e = engine(mirror);
+      const auto e = engine(mirror ? 256u << 20 : 0);
       if (!e) return false;
       e->submit(request(prompt, 8, model_->spec.vocabulary));
       const RequestId id{1};
@@ -98,32 +113,42 @@ class Bench {
     return true;
   }
 
+  // Short requests on two engines that stay, and a mirror that a few of them fill, so that its memory has been touched before, as in a server that
+  // has run for a while. Processor
+  // time of the whole process: the copier's thread is in it.
   bool steady_state() {
-    double with = 1e30, without = 1e30;
-    std::vector<double> ratios;
-    const std::uint32_t prompt = model_->spec.context_tokens_max / 2, completion = 200;
-    gpu::MirrorCounts counts;
-    for (int round = 0; round < rounds_; ++round) {
+    const std::unique_ptr<LocalEngine> engines[2] = {engine(0), engine(4u << 20)};
+    if (!engines[0] || !engines[1]) return false;
+    constexpr std::uint32_t prompt = 128, completion = 128;
+    const int pairs = 20 * rounds_;
+    std::vector<double> ratios, plain;
+    double copying = 0, computing = 0;
+    for (int pair = -8; pair < pairs; ++pair) {
       double seconds[2] = {};
-      for (const bool mirror : {round % 2 == 0, round % 2 != 0}) {
-        const auto e = engine(mirror);
-        if (!e) return false;
-        const auto start = Clock::now();
-        const auto done = e->run({request(prompt, completion, model_->spec.vocabulary)});
-        seconds[mirror ? 1 : 0] = milliseconds_since(start);
+      for (const bool mirror : {pair % 2 == 0, pair % 2 != 0}) {
+        LocalEngine& e = *engines[mirror ? 1 : 0];
+        Submitted asked = request(prompt, completion, model_->spec.vocabulary);
+        asked.request = RequestId{static_cast<std::uint64_t>(pair + 9)};
+        for (TokenId& token : asked.prompt) token = (token + 7 * static_cast<TokenId>(asked.request.value)) % model_->spec.vocabulary;
+        const double began = processor_seconds(), copied_before = copier_seconds();
+        const auto done = e.run({asked});
+        seconds[mirror ? 1 : 0] = processor_seconds() - began;
         if (done[0].tokens.size() != completion) return std::printf("the run ended early: %s\n", done[0].error.message.c_str()), false;
-        if (mirror) counts = e->mirror_counts(0);
+        if (mirror && pair >= 0) copying += copier_seconds() - copied_before, computing += seconds[1];
       }
-      without = std::min(without, seconds[0]);
-      with = std::min(with, seconds[1]);
+      if (pair < 0) continue;  // warm
+      plain.push_back(seconds[0] / completion);
       ratios.push_back(seconds[1] / seconds[0]);
     }
     std::sort(ratios.begin(), ratios.end());
+    const auto quartile = [&](std::size_t quarter) { return 100 * (ratios[ratios.size() * quarter / 4] - 1); };
+    const gpu::MirrorCounts counts = engines[1]->mirror_counts(0);
     std::printf(
-        "steady state, %u tokens of prompt and %u drawn: best %.1f ms without, %.1f ms with; median of %zu pairs %+.2f %% (%llu pages copied, %llu "
-        "skipped)\n",
-        prompt, completion, without, with, ratios.size(), 100 * (ratios[ratios.size() / 2] - 1), static_cast<unsigned long long>(counts.copied),
-        static_cast<unsigned long long>(counts.skipped));
+        "steady state, %u tokens of prompt and %u drawn: %.1f us of processor a drawn token without; median of %zu pairs %+.2f %%, quartiles %+.2f "
+        "and "
+        "%+.2f (%llu pages copied, %llu skipped); the copier's thread itself ran %.2f %% of the processor time\n",
+        prompt, completion, 1e6 * median(plain), ratios.size(), quartile(2), quartile(1), quartile(3), static_cast<unsigned long long>(counts.copied),
+        static_cast<unsigned long long>(counts.skipped), 100 * copying / computing);
     return true;
   }
 
