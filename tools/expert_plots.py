@@ -14,9 +14,9 @@ from pathlib import Path
 
 PANEL, HEIGHT, LEFT, BOTTOM, TOP = 360, 260, 56, 40, 34
 STYLE = """<style>
-text { font: 12px sans-serif; fill: #333 } .title { font-weight: bold } .axis { stroke: gray; stroke-width: 1 } .grid { stroke: gray; stroke-opacity: 0.3; stroke-width: 1 }
+text { font: 12px sans-serif; fill: darkslategray } .title { font-weight: bold } .axis { stroke: gray; stroke-width: 1 } .grid { stroke: gray; stroke-opacity: 0.3; stroke-width: 1 }
 .a { stroke: #1668b5; fill: #1668b5 } .b { stroke: #c2541c; fill: #c2541c } .line { fill: none; stroke-width: 2 }
-@media (prefers-color-scheme: dark) { text { fill: #ddd } .a { stroke: #6db3f2; fill: #6db3f2 } .b { stroke: #f2995e; fill: #f2995e } }
+@media (prefers-color-scheme: dark) { text { fill: gainsboro } .a { stroke: #6db3f2; fill: #6db3f2 } .b { stroke: #f2995e; fill: #f2995e } }
 </style>"""
 
 
