@@ -336,7 +336,13 @@ void Frontend::conclude() {
     return end(wire::ErrorReply{start_.submit.request_id, 0, *(*failed)->error});
   }
   if (!std::all_of(choices_.begin(), choices_.end(), [](const auto& end) { return end.has_value(); })) return;
-  if (deltas_->repairs() > 0) log(LogLevel::warning, "harmony_repaired", {{"request", start_.request.value}, {"repairs", deltas_->repairs()}});
+  const auto repairs = deltas_->repairs();
+  std::string mended;
+  for (std::size_t kind = 0; kind < repairs.size(); ++kind)
+    if (repairs[kind] > 0)
+      mended +=
+          (mended.empty() ? "" : ",") + std::string(name_of(static_cast<protocol::harmony::Repair>(kind))) + ":" + std::to_string(repairs[kind]);
+  if (!mended.empty()) log(LogLevel::warning, "harmony_repaired", {{"request", start_.request.value}, {"repairs", mended}});
   wire::ServerMessage last = last_message(start_.submit.request_id, choices_, std::nullopt, layout_changed_);
   // Text that waits for credit is owed before the end, except before an error.
   waiting_end_ = std::holds_alternative<wire::Done>(last) && text_waits();

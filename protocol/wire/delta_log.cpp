@@ -49,10 +49,11 @@ std::size_t DeltaLog::pending_bytes() const {
   return bytes;
 }
 
-std::uint32_t DeltaLog::repairs() const {
-  std::uint32_t sum = 0;
-  for (const Choice& choice : choices_) sum += choice.stream ? choice.stream->repairs() : 0;
-  return sum;
+std::array<std::uint32_t, harmony::repair_kinds> DeltaLog::repairs() const {
+  std::array<std::uint32_t, harmony::repair_kinds> sums{};
+  for (const Choice& choice : choices_)
+    for (std::size_t kind = 0; choice.stream && kind < sums.size(); ++kind) sums[kind] += choice.stream->repairs()[kind];
+  return sums;
 }
 
 }  // namespace althing::protocol::wire

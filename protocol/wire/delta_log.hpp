@@ -2,6 +2,7 @@
 // the same messages, so whoever knows the tokens and where deltas were cut between them can make the stream again, whatever timing cut them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -31,7 +32,8 @@ class DeltaLog {
   bool was_cut(std::uint32_t choice) const { return choices_[choice].was_cut; }
   // messages()[i] has sequence i + 1.
   const std::vector<ServerMessage>& messages() const { return messages_; }
-  std::uint32_t repairs() const;
+  // By harmony::Repair, of all choices.
+  std::array<std::uint32_t, harmony::repair_kinds> repairs() const;
 
  private:
   // Each choice is a story of its own; only the numbers are shared.

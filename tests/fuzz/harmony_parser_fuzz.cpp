@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "protocol/harmony/parser.hpp"
+#include "protocol/harmony/recovery.hpp"
 #include "protocol/harmony/render.hpp"
 #include "protocol/tokenizer/pretokenizer.hpp"
 #include "protocol/tokenizer/utf8.hpp"
@@ -148,6 +149,30 @@ class Watch {
 
 }  // namespace
 
+// Whatever comes: messages begin, have text and end, and text is UTF-8.
+void recover(const std::vector<TokenId>& tokens) {
+  RecoveringParser parser(format());
+  std::vector<RecoveredEvent> events;
+  bool open = false;
+  const auto look = [&] {
+    for (const RecoveredEvent& event : events) {
+      const auto* text = std::get_if<RecoveredText>(&event);
+      require(open != std::holds_alternative<RecoveredStart>(event), "messages follow each other");
+      if (std::holds_alternative<RecoveredStart>(event)) open = true;
+      if (std::holds_alternative<RecoveredEnd>(event)) open = false;
+      if (text != nullptr) require(!text->text.empty() && valid_utf8_prefix(text->text) == text->text.size(), "text is UTF-8 and not empty");
+    }
+    events.clear();
+  };
+  for (const TokenId token : tokens) {
+    parser.push(token, events);
+    look();
+  }
+  parser.finish(events);
+  look();
+  require(!open, "the last message ends");
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0 || size > 4096) return 0;
   const bool strict = data[0] & 1;
@@ -173,6 +198,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       (void)render_message(format(), message, false).ok();
     }
   }
+
+  recover(tokens);
 
   // Out of a header by its end, then a whole message.
   if (watch.parser.state() == StreamableParser::State::header) (void)watch.step(format().message).ok();

@@ -1,5 +1,5 @@
-// Runs files of Harmony cases (default: tests/data/harmony_cases.json) against renderer, parser and tokenizer. The form of a case says who has
-// to answer it: Harmony's own forms all run; the forms of the OpenAI API belong to the mapping and recovery layers and are skipped by name.
+// Runs files of Harmony cases (default: tests/data/harmony_cases.json) against renderer, parser and tokenizer, and those in forms of the OpenAI API
+// against recovery and mapping, in every chunking of their tokens.
 #include <algorithm>
 #include <fstream>
 #include <functional>
@@ -10,7 +10,10 @@
 #include "protocol/harmony/history.hpp"
 #include "protocol/harmony/parser.hpp"
 #include "protocol/harmony/render.hpp"
+#include "protocol/openai/chat_messages.hpp"
+#include "protocol/openai/chat_reply.hpp"
 #include "protocol/tokenizer/utf8.hpp"
+#include "protocol/wire/delta_stream.hpp"
 #include "tests/protocol/harmony_support.hpp"
 #include "tests/support/usage.hpp"
 #include "tests/support/verdict.hpp"
@@ -184,6 +187,105 @@ Complaint run_tokenize(const Json& input, const Json& expected) {
   return "this runner does not know the operation " + op;
 }
 
+// ---- forms of the OpenAI API
+
+std::set<std::string> declared_in(const Json& input) {
+  std::set<std::string> names;
+  for (const Json& name : input.value("declared_functions", Json::array())) names.insert(name.get<std::string>());
+  return names;
+}
+
+Json calls_json(const std::vector<protocol::openai::ToolCallPiece>& calls, bool with_index) {
+  if (calls.empty()) return nullptr;
+  Json list = Json::array();
+  for (const auto& call : calls) {
+    Json one = {{"name", call.name ? Json(*call.name) : Json()}, {"arguments", call.arguments}};
+    if (with_index) one = {{"index", call.index}, {"name", one["name"]}, {"arguments", call.arguments}};
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+Json text_json(const std::string& text) { return text.empty() ? Json() : Json(text); }
+Json piece_json(const protocol::openai::ReplyPiece& piece, bool with_index) {
+  return {{"reasoning", text_json(piece.reasoning)}, {"content", text_json(piece.content)}, {"tool_calls", calls_json(piece.tool_calls, with_index)}};
+}
+
+// A reply that is fed `chunk` tokens at a time, its pieces put together.
+struct WholeReply {
+  protocol::openai::ReplyPiece all;
+  std::string finish_reason;
+};
+WholeReply reply_of(const std::vector<TokenId>& tokens, const std::set<std::string>& declared, std::size_t chunk, FinishReason finish) {
+  protocol::wire::DeltaStream stream(o200k_format());
+  protocol::openai::ChatReply reply(declared);
+  WholeReply whole;
+  std::vector<protocol::wire::DeltaEvent> events;
+  const auto flush = [&] {
+    for (const auto& event : events) reply.push(event);
+    events.clear();
+    const auto piece = reply.take();
+    whole.all.reasoning += piece.reasoning;
+    whole.all.content += piece.content;
+    for (const auto& call : piece.tool_calls) {
+      if (call.name) whole.all.tool_calls.push_back({call.index, call.name, ""});
+      whole.all.tool_calls.at(call.index).arguments += call.arguments;
+    }
+  };
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    stream.push(tokens[i], events);
+    if ((i + 1) % chunk == 0) flush();
+  }
+  stream.finish(events);
+  flush();
+  whole.finish_reason = reply.finish_reason(finish);
+  return whole;
+}
+
+Complaint run_chat_parse(const Json& input, const Json& expected) {
+  if (auto unknown = unknown_keys(expected, {"reasoning", "content", "content_contains", "tool_calls", "finish_reason", "http_status"});
+      !unknown.empty())
+    return unknown;
+  const auto tokens = input.at("tokens").get<std::vector<TokenId>>();
+  const FinishReason finish = input.value("engine_finish", "stop") == "length" ? FinishReason::length : FinishReason::stop;
+  for (const std::size_t chunk : {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{7}, tokens.size()}) {
+    const WholeReply whole = reply_of(tokens, declared_in(input), chunk, finish);
+    const Json found = piece_json(whole.all, false);
+    for (const char* member : {"reasoning", "content", "tool_calls"})
+      if (expected.contains(member))
+        if (auto wrong = differs(std::string(member) + " in chunks of " + std::to_string(chunk), expected[member], found[member]); !wrong.empty())
+          return wrong;
+    if (expected.contains("content_contains") && whole.all.content.find(expected["content_contains"].get<std::string>()) == std::string::npos)
+      return differs("content", "…" + expected["content_contains"].get<std::string>() + "…", whole.all.content);
+    if (expected.contains("finish_reason"))
+      if (auto wrong = differs("finish_reason", expected["finish_reason"], whole.finish_reason); !wrong.empty()) return wrong;
+    // There is no error to answer with.
+    if (expected.contains("http_status") && expected["http_status"] != 200) return "an error is expected, and recovery knows none";
+  }
+  return "";
+}
+
+Complaint run_chat_delta(const Json& input, const Json& expected) {
+  if (auto unknown = unknown_keys(expected, {"deltas"}); !unknown.empty()) return unknown;
+  protocol::wire::DeltaStream stream(o200k_format());
+  protocol::openai::ChatReply reply(declared_in(input));
+  Json deltas = Json::array();
+  for (const Json& chunk : input.at("chunks")) {
+    std::vector<protocol::wire::DeltaEvent> events;
+    for (const Json& token : chunk.at("tokens")) stream.push(token.get<TokenId>(), events);
+    for (const auto& event : events) reply.push(event);
+    const auto piece = reply.take();
+    deltas.push_back(piece.empty() ? Json() : piece_json(piece, true));
+  }
+  return differs("deltas", expected.at("deltas"), deltas);
+}
+
+Complaint run_chat_messages(const Json& input, const Json& expected) {
+  if (auto unknown = unknown_keys(expected, {"harmony_messages"}); !unknown.empty()) return unknown;
+  const auto messages = protocol::openai::messages_from_chat(input.at("messages"));
+  if (!messages) return "unexpected error: " + messages.error().message;
+  return differs("messages", canonical(expected.at("harmony_messages")), messages_json(*messages));
+}
+
 class CaseFile {
  public:
   explicit CaseFile(Verdict& verdict) : verdict_(verdict) {}
@@ -206,8 +308,6 @@ class CaseFile {
       const std::string kind = item.at("kind");
       const Json& input = item.at("input");
       const std::string form = input.value("form", "harmony");
-      if (form.starts_with("openai_"))
-        return verdict_.skip(name, "the form " + form + " is answered by the OpenAI mapping and recovery, not by Harmony itself");
       const auto run_case = runner_of(kind, form);
       if (!run_case) return verdict_.skip(name, "not a case of Harmony: kind " + kind + ", form " + form);
       const Complaint complaint = run_case(input, item.at("expected"));
@@ -219,6 +319,9 @@ class CaseFile {
 
   static std::function<Complaint(const Json&, const Json&)> runner_of(const std::string& kind, const std::string& form) {
     if (kind == "render" && form == "drop_policy") return run_drop_policy;
+    if (form == "openai_chat_parse") return run_chat_parse;
+    if (form == "openai_chat_delta") return run_chat_delta;
+    if (form == "openai_chat_to_harmony") return run_chat_messages;
     if (form != "harmony") return nullptr;
     if (kind == "render") return run_render;
     if (kind == "parse") return run_parse;
