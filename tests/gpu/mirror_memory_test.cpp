@@ -160,8 +160,8 @@ TEST(MirrorMemory, the_checksum_sees_any_one_bit) {
   EXPECT_EQ(pieces.value(), good.value()) << "piece by piece is the same";
 }
 
-// The writer overwrites few slots again and again, and dies by SIGKILL: in every other round wherever it is, else in the middle of a page, where it waits
-// for its end. The parent waits for what it has seen written, not for time.
+// The writer overwrites few slots again and again, and dies by SIGKILL: in every other round wherever it is, else in the middle of a page, where it
+// waits for its end. The parent waits for what it has seen written, not for time.
 TEST(MirrorMemory, a_writer_killed_at_any_byte_leaves_no_slot_that_lies) {
   std::mt19937 random(std::random_device{}());
   constexpr std::uint64_t slots = 3;
