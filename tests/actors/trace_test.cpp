@@ -2,6 +2,7 @@
 // and before the end; the frontend puts it into deltas that a frame can hold, and a core that takes over a traced stream numbers it as before.
 #include <gmock/gmock.h>
 
+#include "actors/engine_setup.hpp"
 #include "protocol/wire/codec.hpp"
 #include "tests/actors/frontend_fixture.hpp"
 #include "tests/actors/scheduler_fixture.hpp"
@@ -257,6 +258,13 @@ TEST_F(FrontendTrace, bytes_that_cannot_be_read_end_the_request) {
   say(wrong);
   ASSERT_EQ(asked_->cancelled.size(), 1u);
   EXPECT_EQ(asked_->cancelled[0].error.code, ErrorCode::internal);
+}
+
+TEST(TraceUnsupported, a_gpu_is_named_and_a_cpu_is_not) {
+  EngineSetup setup;
+  EXPECT_EQ(trace_unsupported(setup), "");
+  setup.device = gpu::Device::cuda;
+  EXPECT_THAT(trace_unsupported(setup), testing::HasSubstr("--device cpu"));
 }
 
 TEST_F(FrontendTrace, is_refused_with_the_reason_where_ranks_cannot_tell) {
