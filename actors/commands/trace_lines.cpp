@@ -99,7 +99,7 @@ std::string TraceLines::take(const protocol::wire::Delta& delta) {
 void TraceLines::note(const protocol::wire::Delta& delta, const StepRouting& part) {
   layers_ = std::max(layers_, part.layers);
   // Pieces of a step bring the same times.
-  nanoseconds_[part.step.value] = part.nanoseconds;
+  nanoseconds_[{part.epoch.value, part.step.value}] = part.nanoseconds;
   for (const RouterLogit& logit : part.logits) experts_ = std::max(experts_, logit.expert + 1);
   for (std::size_t i = 0; i < part.experts.size(); ++i) {
     const std::size_t cell = i / part.experts_per_token;

@@ -32,10 +32,11 @@ class TraceLines {
   void note(const protocol::wire::Delta& delta, const StepRouting& part);
 
   std::uint64_t lines_ = 0;
-  std::uint32_t layers_ = 0, experts_ = 0;                                                            // experts: one more than the largest seen
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> pairs_;                            // by layer and expert
-  std::map<std::uint32_t, std::vector<float>> first_weights_;                                         // by position, by layer
-  std::map<std::uint64_t, std::vector<std::array<std::uint64_t, routing_phase_count>>> nanoseconds_;  // by step, by layer
+  std::uint32_t layers_ = 0, experts_ = 0;                                  // experts: one more than the largest seen
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> pairs_;  // by layer and expert
+  std::map<std::uint32_t, std::vector<float>> first_weights_;               // by position, by layer
+  // By epoch and step, since another core begins with step 1 again; by layer.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::array<std::uint64_t, routing_phase_count>>> nanoseconds_;
 };
 
 // The lines of one answer, or of a conversation, beside what is printed of it: a file, or nothing.

@@ -58,6 +58,10 @@ TEST(TraceLines, times_are_of_layers_and_a_step_counts_once) {
   EXPECT_THAT(said, HasSubstr("router            1.0         3.0\n"));
   EXPECT_THAT(said, HasSubstr("experts          30.0        50.0\n"));
   EXPECT_THAT(said, HasSubstr("together         37.0        59.0\n"));
+  wire::Delta another = two_tokens();
+  another.routing[0].epoch = EpochId{3};
+  lines.take(another);
+  EXPECT_THAT(lines.timings(), HasSubstr("over 2 steps")) << "another core begins with step 1 again";
 }
 
 TEST(TraceLines, percentiles_are_values_that_were_there) {
