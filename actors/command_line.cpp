@@ -13,6 +13,7 @@
 #include "actors/commands/inspect.hpp"
 #include "actors/commands/moe_sweep.hpp"
 #include "actors/commands/top.hpp"
+#include "actors/commands/trace.hpp"
 #include "actors/complain.hpp"
 #include "actors/core_process.hpp"
 #include "actors/exit_codes.hpp"
@@ -39,6 +40,10 @@ void add_ask_options(CLI::App& app, AskSettings& ask) {
   number_option(app, "--seed", ask.sampling.seed, any_seed, "the same seed gives the same text");
   number_option(app, "--max-tokens", ask.sampling.completion_tokens_max, positive, "most completion tokens");
   number_option(app, "-n,--choices", ask.sampling.n, WholeRange{1, Limits{}.choices_max}, "so many answers to one question");
+}
+
+void add_trace_file_option(CLI::App& app, AskSettings& ask) {
+  app.add_option("--trace-routing", ask.trace_file, "also write where the router sent each token, layer by layer, to this file, as JSON lines");
 }
 
 void add_inject_options(CLI::App& app, InjectSettings& inject) {
@@ -74,6 +79,15 @@ void add_moe_batch_options(CLI::App& app, MoeBatchSettings& batch) {
   app.add_flag("--json", batch.json, "JSON lines");
 }
 
+CLI::App* add_chat_command(CLI::App& parent, ChatSettings& chat) {
+  CLI::App& app = *parent.add_subcommand("chat", "talk to a running server");
+  app.add_option("--endpoint", chat.endpoint, "the server")->capture_default_str()->envname("ALTHING_ENDPOINT");
+  app.add_option("--once,question", chat.once, "ask this and exit");
+  add_ask_options(app, chat.ask);
+  add_trace_file_option(app, chat.ask);
+  return &app;
+}
+
 CLI::App* add_generate_command(CLI::App& parent, GenerateSettings& generate) {
   generate.engine.log.level = "warning";
   CLI::App& app = *parent.add_subcommand("generate", "answer one prompt without a server");
@@ -82,7 +96,24 @@ CLI::App* add_generate_command(CLI::App& parent, GenerateSettings& generate) {
   app.add_flag("--raw", generate.raw, "no chat format: continue the prompt (control tokens by name)");
   add_engine_options(app, generate.engine);
   add_ask_options(app, generate.ask);
+  add_trace_file_option(app, generate.ask);
   add_log_options(app, generate.engine.log);
+  return &app;
+}
+
+CLI::App* add_trace_command(CLI::App& parent, TraceSettings& trace) {
+  trace.here.engine.log.level = "warning";
+  CLI::App& app = *parent.add_subcommand("trace", "show where the router sends each token of one request, layer by layer");
+  app.add_option("prompt", trace.here.prompt, "the question, or with --raw the text to continue")->required();
+  app.add_option("--endpoint", trace.endpoint, "the server")->capture_default_str()->envname("ALTHING_ENDPOINT");
+  app.add_option("--model", trace.here.engine.model, "no server: this model folder, in this process");
+  app.add_flag("--raw", trace.here.raw, "with --model: no chat format, continue the prompt (control tokens by name)");
+  number_option(app, "--top-m", trace.top_m, WholeRange{1, Limits{}.trace_top_m_max},
+                "so many of the router's largest logits of each token and layer");
+  app.add_option("--heat-map", trace.heat_map, "draw layer x expert and token x layer into this SVG file");
+  add_engine_options(app, trace.here.engine);
+  add_ask_options(app, trace.here.ask);
+  add_log_options(app, trace.here.engine.log);
   return &app;
 }
 
@@ -119,6 +150,14 @@ int serve(const ServeSettings& settings, const std::vector<std::string>& argumen
   return Supervisor(settings, arguments).run();
 }
 
+int trace(TraceSettings& settings) {
+  // Settings of the engine mean nothing to a server that runs.
+  if (settings.here.engine.model.empty()) return run_trace(settings);
+  if (auto status = check(settings.here.engine); !status) return complain(status.error());
+  start_logging(*log_level_of(settings.here.engine.log.level), settings.here.engine.log.json, "trace");
+  return run_trace(settings);
+}
+
 int generate(GenerateSettings& settings) {
   if (auto status = check(settings.engine); !status) return complain(status.error());
   start_logging(*log_level_of(settings.engine.log.level), settings.engine.log.json, "generate");
@@ -142,10 +181,7 @@ int run_command_line(int argc, char** argv) {
   serve_command->add_flag("--print-config", print_config, "print the settings as TOML and exit")->configurable(false);
 
   ChatSettings chat_settings;
-  CLI::App* chat_command = app.add_subcommand("chat", "talk to a running server");
-  chat_command->add_option("--endpoint", chat_settings.endpoint, "the server")->capture_default_str()->envname("ALTHING_ENDPOINT");
-  chat_command->add_option("--once,question", chat_settings.once, "ask this and exit");
-  add_ask_options(*chat_command, chat_settings.ask);
+  CLI::App* chat_command = add_chat_command(app, chat_settings);
 
   GenerateSettings generate_settings;
   CLI::App* generate_command = add_generate_command(app, generate_settings);
@@ -170,6 +206,8 @@ int run_command_line(int argc, char** argv) {
   MoeBatchSettings table_settings{.batches = {1, 8, 32, 128}, .steps = 100};
   CLI::App* table_command = add_load_table_command(app, table_settings);
 
+  TraceSettings trace_settings;
+  CLI::App* trace_command = add_trace_command(app, trace_settings);
   TopSettings top_settings;
   CLI::App* top_command = add_top_command(app, top_settings);
 
@@ -190,6 +228,7 @@ int run_command_line(int argc, char** argv) {
   if (serve_command->parsed()) return serve(serve_settings, std::vector<std::string>(argv, argv + argc));
   if (chat_command->parsed()) return run_chat(chat_settings);
   if (generate_command->parsed()) return generate(generate_settings);
+  if (trace_command->parsed()) return trace(trace_settings);
   if (inject_command->parsed()) return run_inject(inject_settings);
   if (sweep_command->parsed()) return run_moe_sweep(sweep_settings);
   if (table_command->parsed()) return run_load_table(table_settings);

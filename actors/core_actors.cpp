@@ -146,6 +146,7 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   shared->scheduler = core->scheduler_;
   shared->token_log = std::move(past.taken.log);
   shared->recovery = recovery;
+  shared->trace_unsupported = trace_unsupported(setup);
   GatewayOptions gateway;
   gateway.model = model_name(settings);
   gateway.instance = past.taken.instance;

@@ -145,6 +145,12 @@ std::string model_name(const ServeSettings& settings) {
   return name.empty() ? settings.model : name;
 }
 
+std::string trace_unsupported(const EngineSetup& setup) {
+  if (setup.device == gpu::Device::cpu) return {};
+  return "routing cannot be traced on a GPU yet: a step's choices of experts stay on the device, and its executor copies none of them back; leave "
+         "trace_top_m out, or serve with --device cpu";
+}
+
 void log_device(const EngineSetup& setup) {
   log(LogLevel::info, "device", {{"device", std::string(gpu::name_of(setup.device))}, {"why", setup.device_why}, {"kv_mib", setup.kv_mib}});
   log(LogLevel::info, "kv_mirror", {{"mib", setup.kv_mirror_mib}, {"room", mirror_room(setup)}});

@@ -67,6 +67,9 @@ Result<protocol::harmony::Format> chat_format(const ServeSettings& settings);
 // The folder's name, which clients are told; dummy-20b for a dummy model.
 std::string model_name(const ServeSettings& settings);
 
+// Why no request can be traced; empty where one can.
+std::string trace_unsupported(const EngineSetup& setup);
+
 // One line that says which device computes, and why.
 void log_device(const EngineSetup& setup);
 

@@ -67,7 +67,7 @@ wire::ServerMessage last_message(const std::string& request_id, const std::vecto
 
 }  // namespace
 
-void replay(const std::vector<std::uint32_t>& story, wire::DeltaLog& deltas) {
+void replay(const std::vector<std::uint32_t>& story, wire::DeltaLog& deltas, bool traced) {
   std::uint32_t choice = 0;
   for (const std::uint32_t word : story) {
     if (word < token_log::word_marks)
@@ -76,7 +76,7 @@ void replay(const std::vector<std::uint32_t>& story, wire::DeltaLog& deltas) {
       deltas.close(choice);
     else if (word != token_log::word_cut)
       choice = token_log::is_tp(word) ? choice : word - token_log::word_choice;
-    else if (deltas.pending(choice))
+    else if (traced || deltas.pending(choice))
       deltas.cut(choice);
   }
 }
@@ -104,6 +104,7 @@ ResubmitRequest resubmission_of(const token_log::Read& left, RequestId request) 
     again.submitted.sampling = left.submit.sampling;
     again.submitted.sampling.choice += choice;
     again.submitted.boundaries = left.submit.boundaries;
+    again.submitted.trace_top_m = left.submit.trace_top_m;
     again.submitted.drawn = std::move(drawn[choice]);
     if (left.submit.deadline_ns == 0) continue;
     const std::uint64_t now = monotonic_ns();
@@ -125,7 +126,9 @@ void Frontend::start(caf::event_based_actor* self, std::shared_ptr<const Fronten
   choices_.resize(start_.submit.sampling.n);
   last_token_.resize(choices_.size());
   deltas_.emplace(start_.submit.request_id, raw ? nullptr : &shared_->format, start_.submit.return_tokens, start_.submit.sampling.n);
-  auto submitted = render();
+  auto submitted = start_.submit.trace_top_m > 0 && !shared_->trace_unsupported.empty()
+                       ? Result<Submitted>(Error{ErrorCode::unsupported, shared_->trace_unsupported, "trace_top_m"})
+                       : render();
   if (submitted)
     if (auto status = open_log(*submitted); !status) submitted = status.error();
   if (!submitted) {
@@ -152,7 +155,13 @@ Status Frontend::open_log(const Submitted& submitted) {
                      submitted.prompt,     submitted.boundaries,
                      submitted.sampling,   !submit.prompt_tokens.empty(),
                      submit.return_tokens, submitted.choices,
-                     submit.credit,        submit.timeout_ms > 0 ? monotonic_ns() + std::uint64_t{submit.timeout_ms} * 1'000'000 : 0};
+                     submit.credit,        submit.timeout_ms > 0 ? monotonic_ns() + std::uint64_t{submit.timeout_ms} * 1'000'000 : 0,
+                     submit.trace_top_m};
+  // A delta that holds nothing else takes a piece at least, and pieces have an eighth more of it than what they were cut from, at most; and each
+  // choice has one at its end.
+  if (submit.trace_top_m > 0)
+    entry.traced_cuts_max =
+        shared_->limits.trace_bytes_max / 8 * 9 / static_cast<std::uint32_t>(wire::DeltaLog::routing_piece_bytes) + 1 + submitted.choices;
   // As the scheduler clips it; what it will refuse needs no room.
   const std::size_t context = shared_->limits.context_tokens_max;
   const std::size_t room = context - std::min(context, submitted.prompt.size());
@@ -172,7 +181,7 @@ void Frontend::restore() {
   prompt_tokens_ = static_cast<std::uint32_t>(read.submit.prompt.size());
   seed_ = read.submit.sampling.seed;
   accepted_ = wire::Accepted{read.submit.request_id, prompt_tokens_, seed_};
-  replay(read.story, *deltas_);
+  replay(read.story, *deltas_, read.submit.trace_top_m > 0);
   for (const std::uint32_t word : read.story)
     if (token_log::is_tp(word)) note_tp(word - token_log::word_tp);
   counted_ = read.submit.credit > 0;
@@ -198,6 +207,7 @@ Result<Submitted> Frontend::render() {
   Submitted submitted;
   submitted.request = start_.request;
   submitted.choices = start_.submit.sampling.n;
+  submitted.trace_top_m = start_.submit.trace_top_m;
   auto parameters = sampling();
   if (!parameters) return parameters.error();
   submitted.sampling = std::move(*parameters);
@@ -280,6 +290,25 @@ void Frontend::drawn(const TokensDrawn& drawn) {
   }
 }
 
+void Frontend::routed(Routed& routed) {
+  if (ended_ || trace_over_) return;
+  auto routing = read_routing({routed.request.value, routed.start, routed.count, routed.body});
+  if (routing) traced_bytes_ += bytes_of(*routing);
+  trace_over_ = !routing || traced_bytes_ > shared_->limits.trace_bytes_max;
+  if (!routing) return cancel(Error{ErrorCode::internal, "a rank's report of where tokens were routed cannot be read; please report this", ""});
+  if (trace_over_)
+    return cancel(Error{ErrorCode::too_large,
+                        "the trace of this request is over " + std::to_string(shared_->limits.trace_bytes_max) +
+                            " bytes; ask for fewer tokens, or with a smaller trace_top_m",
+                        "trace_top_m"});
+  routing->step = routed.step;
+  routing->epoch = routed.epoch;
+  routing->recomputed = routed.recomputed;
+  const std::uint32_t choice = choice_of(routed.request);
+  deltas_->push(std::move(*routing), choice);
+  if (deltas_->pending(choice)) flush();
+}
+
 void Frontend::flush_due() {
   flush_scheduled_ = false;
   if (!ended_) flush();
@@ -288,9 +317,13 @@ void Frontend::flush_due() {
 // Without credit for all, choices take turns: the one that had to wait is the first to go on.
 void Frontend::flush() {
   const auto count = static_cast<std::uint32_t>(choices_.size());
-  for (std::uint32_t i = 0, first = next_cut_; i < count; ++i) {
+  for (std::uint32_t i = 0, first = next_cut_; i < count;) {
     const std::uint32_t choice = (first + i) % count;
-    if (!deltas_->pending(choice)) continue;
+    // What a delta has no room for goes with the next one at once.
+    if (!deltas_->pending(choice)) {
+      ++i;
+      continue;
+    }
     if (!may_send()) {
       next_cut_ = choice;
       if (stalled_since_ != Clock::time_point{}) return;
@@ -420,6 +453,7 @@ caf::behavior frontend_actor(caf::stateful_actor<Frontend>* self, std::shared_pt
       [&frontend](Rejected& rejected) { frontend.rejected(rejected); },
       [&frontend](const DrawnUnder& under) { frontend.drawn_under(under.tp); },
       [&frontend](const TokensDrawn& drawn) { frontend.drawn(drawn); },
+      [&frontend](Routed& routed) { frontend.routed(routed); },
       [&frontend](const Finished& finished) { frontend.finished(finished); },
       [&frontend](const ClientGrant& grant) { frontend.grant(grant.credit); },
       [&frontend](const ClientResume& resume) { frontend.resume(resume); },

@@ -32,6 +32,7 @@ struct FrontendShared {
   std::chrono::milliseconds linger{10'000};  // how long a finished stream can be resumed
   std::shared_ptr<TokenLog> token_log;       // null: a stream does not survive its core
   std::shared_ptr<CoreRecovery> recovery;    // null when no core died before this one
+  std::string trace_unsupported{};           // why no request can be traced; empty: it can
 };
 
 struct FrontendStart {
@@ -44,8 +45,9 @@ struct FrontendStart {
   std::shared_ptr<LoggedStream> left = nullptr;
 };
 
-// The messages of a stream made again, with the same numbers, from what the log kept of it. REQUIRES: `deltas` is new.
-void replay(const std::vector<std::uint32_t>& story, protocol::wire::DeltaLog& deltas);
+// The messages of a stream made again, with the same numbers, from what the log kept of it. A trace is not: deltas of a `traced` one that held
+// nothing else come back empty. REQUIRES: `deltas` is new.
+void replay(const std::vector<std::uint32_t>& story, protocol::wire::DeltaLog& deltas, bool traced = false);
 
 // What the scheduler is asked to do about a request that a dead core left, with a time limit if there was one: one submission, without a frontend
 // yet, for each choice that has not ended; maybe none. `request` is the id of choice 0.
@@ -61,6 +63,7 @@ class Frontend {
   void rejected(Rejected& rejected);
   void drawn_under(std::uint32_t tp);
   void drawn(const TokensDrawn& drawn);
+  void routed(Routed& routed);
   void finished(const Finished& finished);
   void grant(std::uint32_t credit);
   void resume(const ClientResume& resume);
@@ -107,6 +110,8 @@ class Frontend {
   bool counted_ = false;         // the client counts credit
   std::uint64_t credit_ = 0;
   bool flush_scheduled_ = false;
+  std::size_t traced_bytes_ = 0;  // of routing, so far
+  bool trace_over_ = false;       // there was too much of it, or it made no sense: the stream is about to end
   bool ended_ = false;
   std::uint32_t attachment_ = 0;
   Clock::time_point stalled_since_;

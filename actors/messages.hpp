@@ -17,6 +17,7 @@
 #include "protocol/wire/messages.hpp"
 #include "scheduler/vocabulary/events.hpp"
 #include "scheduler/vocabulary/placement.hpp"
+#include "scheduler/vocabulary/routing_trace.hpp"
 
 namespace althing {
 
@@ -46,7 +47,7 @@ typename Inspector::result_type inspect(Inspector& f, Grid& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RowSetup& x) {
-  return f(caf::meta::type_name("RowSetup"), x.row, x.request, x.sampling, x.dp_group);
+  return f(caf::meta::type_name("RowSetup"), x.row, x.request, x.sampling, x.dp_group, x.trace_top_m);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, PageGrant& x) {
@@ -87,7 +88,7 @@ typename Inspector::result_type inspect(Inspector& f, DrawnToken& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StepResult& x) {
-  return f(caf::meta::type_name("StepResult"), x.step, x.epoch, x.drawn, x.unrestored, x.counts);
+  return f(caf::meta::type_name("StepResult"), x.step, x.epoch, x.drawn, x.unrestored, x.counts, x.routing);
 }
 
 namespace actors {
@@ -171,6 +172,17 @@ struct CancelRequest {
 // Scheduler -> frontend, before the first tokens that ranks of this TP degree drew for it: bits depend on it.
 struct DrawnUnder {
   std::uint32_t tp = 0;
+};
+
+// Scheduler -> frontend, before what the step drew for it: a section of StepResult::routing of an accepted step. Reading it is no work for whoever
+// plans steps.
+struct Routed {
+  RequestId request;
+  StepId step;
+  EpochId epoch;
+  std::uint32_t start = 0, count = 0;  // of the section
+  std::uint32_t recomputed = 0;        // StepRouting's
+  std::string body;
 };
 
 // Supervisor (through the control channel) -> scheduler.
@@ -274,6 +286,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::CancelRequest)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::MembershipLost)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::MembershipGrows)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::DrawnUnder)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::Routed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ToClient)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ClientGrant)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ClientResume)

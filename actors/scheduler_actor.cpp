@@ -40,13 +40,16 @@ std::uint64_t SchedulerShell::now_ms() const {
 }
 
 void SchedulerShell::feed(const Event& event) {
+  for (const Effect& effect : decide(event)) perform(effect);
+}
+
+// Copied: carrying out an effect may feed the core again.
+std::vector<Effect> SchedulerShell::decide(const Event& event) {
   if (options_.journal) options_.journal->append(scheduler::to_line(event));
   const auto began = Clock::now();
   const std::span<const Effect> effects = core_->on(event);
   options_.metrics->scheduler_step(seconds_since(began));
-  // Copied first: carrying out an effect may feed the core again.
-  std::vector<Effect> copy(effects.begin(), effects.end());
-  for (const Effect& effect : copy) perform(effect);
+  return {effects.begin(), effects.end()};
 }
 
 void SchedulerShell::perform(const Effect& effect) {
@@ -94,14 +97,52 @@ void SchedulerShell::run_step(const StepPlan& plan) {
     it->second.waiting = false;
     options_.metrics->queue_wait(seconds_since(it->second.accepted));
   }
-  pending_steps_[plan.step.value] = pending;
+  note_traced(plan, pending);
+  pending_steps_[plan.step.value] = std::move(pending);
   for (const Rank& rank : ranks_) self_->send(rank.actor, plan);
+}
+
+void SchedulerShell::note_traced(const StepPlan& plan, PendingStep& pending) {
+  for (const RowSetup& setup : plan.set) {
+    if (setup.trace_top_m > 0)
+      traced_rows_[setup.row] = setup.request;
+    else if (!traced_rows_.empty())
+      traced_rows_.erase(setup.row);
+  }
+  if (traced_rows_.empty()) return;
+  for (const RowWork& work : plan.work)
+    if (const auto it = traced_rows_.find(work.row); it != traced_rows_.end()) pending.traced.push_back(it->second);
+}
+
+// Of a step that was accepted, as its counts are.
+void SchedulerShell::tell_routing(const std::string& routing, StepId step, EpochId epoch) {
+  std::string_view left = routing;
+  while (const auto section = next_section(left)) {
+    const auto it = live_.find(RequestId{section->request});
+    if (it == live_.end()) continue;
+    const std::uint32_t before = std::max(it->second.computed, section->start) - section->start;
+    self_->send(it->second.frontend,
+                Routed{it->first, step, epoch, section->start, section->count, std::min(before, section->count), std::string(section->body)});
+    it->second.computed = std::max(it->second.computed, section->start + section->count);
+  }
+}
+
+bool SchedulerShell::trace_is_due(RequestId request) const {
+  return std::any_of(pending_steps_.begin(), pending_steps_.end(), [request](const auto& entry) {
+    const auto& traced = entry.second.traced;
+    return std::find(traced.begin(), traced.end(), request) != traced.end();
+  });
+}
+
+void SchedulerShell::finish_held() {
+  for (const Finished& finished : std::exchange(held_, {})) finish(finished);
 }
 
 void SchedulerShell::finish(const Finished& finished) {
   resume_.moved(finished.request, Clock::now());
   const auto it = live_.find(finished.request);
   if (it == live_.end()) return;
+  if (!stopping_ && trace_is_due(finished.request)) return held_.push_back(finished);
   const double seconds = seconds_since(it->second.accepted);
   Request& request = *it->second.request;
   request.note_end(finished.reason, finished.error.code);
@@ -133,9 +174,11 @@ void SchedulerShell::resubmit(ResubmitRequest& request) {
 void SchedulerShell::submit(SubmitRequest& request, const std::shared_ptr<Request>& together) {
   const Submitted& submitted = request.submitted;
   const auto prompt_tokens = static_cast<std::uint32_t>(submitted.prompt.size());
+  // Another core has computed all but the last token.
+  const std::uint32_t known = submitted.drawn.empty() ? 0 : prompt_tokens + static_cast<std::uint32_t>(submitted.drawn.size());
   for (std::uint32_t i = 0; i < submitted.choices; ++i)
     live_[RequestId{submitted.request.value + i}] =
-        Live{together, submitted.sampling.choice + i, request.frontend, Clock::now(), prompt_tokens, true};
+        Live{together, submitted.sampling.choice + i, request.frontend, Clock::now(), prompt_tokens, true, 0, known > 0 ? known - 1 : 0};
   self_->monitor(request.frontend);
   // Time passes for the core only by Ticked, and a deadline is on its clock.
   feed(Ticked{now_ms()});
@@ -171,10 +214,17 @@ void SchedulerShell::step_done(StepResult& result) {
 void SchedulerShell::commit(StepResult& result, const PendingStep& step) {
   const std::uint64_t before = core_->stats().steps_done;
   const double seconds = seconds_since(step.began);
-  // The core plans; it neither needs the counts nor journals them.
-  std::string counts = std::exchange(result.counts, {});
-  feed(StepDone{std::move(result)});
-  if (core_->stats().steps_done == before) return;
+  // The core plans; it neither needs these nor journals them.
+  std::string counts = std::exchange(result.counts, {}), routing = std::exchange(result.routing, {});
+  const StepId number = result.step;
+  const EpochId epoch = result.epoch;
+  const std::vector<Effect> effects = decide(StepDone{std::move(result)});
+  const bool accepted = core_->stats().steps_done != before;
+  // A trace is there before the tokens that it led to, and before the end.
+  if (accepted && !routing.empty()) tell_routing(routing, number, epoch);
+  for (const Effect& effect : effects) perform(effect);
+  finish_held();
+  if (!accepted) return;
   options_.metrics->step(seconds, step.tokens);
   if (options_.monitor && !counts.empty()) self_->send(options_.monitor, StepCounted{std::move(counts)});
 }
@@ -289,6 +339,7 @@ void SchedulerShell::lose_epoch(std::uint64_t epoch) {
   for (const auto& [id, live] : live_)
     if (!live.waiting) resume_.interrupted(id);
   feed(RanksLost{EpochId{epoch}});
+  finish_held();
   report();
 }
 
@@ -351,6 +402,8 @@ void SchedulerShell::drain() {
 }
 
 void SchedulerShell::stop() {
+  stopping_ = true;
+  finish_held();
   feed(DrainStarted{});
   if (!live_.empty()) log(LogLevel::warning, "stopped_unfinished", {{"live_requests", live_.size()}});
   end_all(Error{ErrorCode::draining, "the server stopped before this request was finished; ask again when it is back", ""});

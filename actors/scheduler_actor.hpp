@@ -96,21 +96,28 @@ class SchedulerShell {
     caf::actor frontend;
     Clock::time_point accepted;
     std::uint32_t prompt_tokens = 0;
-    bool waiting = true;   // no step has held it yet
-    std::uint32_t tp = 0;  // under which its newest tokens were drawn, as its frontend knows; 0: none were
+    bool waiting = true;         // no step has held it yet
+    std::uint32_t tp = 0;        // under which its newest tokens were drawn, as its frontend knows; 0: none were
+    std::uint32_t computed = 0;  // of a traced one: positions below it were computed by steps that were accepted
   };
   struct PendingStep {
     Clock::time_point began;  // sent, or the one before it done, whichever was later
     std::uint32_t tokens = 0;
+    std::vector<RequestId> traced{};  // for which it computes something
   };
 
   void submit(SubmitRequest& request, const std::shared_ptr<Request>& together);
   bool begin_epoch(const RankReady& ready);
   void feed(const Event& event);
+  std::vector<Effect> decide(const Event& event);
   void perform(const Effect& effect);
   void run_step(const StepPlan& plan);
   void commit(StepResult& result, const PendingStep& step);
   void finish(const Finished& finished);
+  bool trace_is_due(RequestId request) const;
+  void finish_held();
+  void note_traced(const StepPlan& plan, PendingStep& pending);
+  void tell_routing(const std::string& routing, StepId step, EpochId epoch);
   void lose_epoch(std::uint64_t epoch);
   void check_progress();
   void check_messages(const RankStatus& status);
@@ -135,6 +142,10 @@ class SchedulerShell {
   bool grown_ = false;         // the newest that was complete was given up for a better one
   std::unordered_map<RequestId, Live> live_;
   std::map<std::uint64_t, PendingStep> pending_steps_;  // by step
+  std::map<RowIndex, RequestId> traced_rows_;           // who had the row last, where that is traced
+  // Ends of traced requests for which a step in flight computes something still: it counts once it is accepted, so it belongs to the trace.
+  std::vector<Finished> held_;
+  bool stopping_ = false;
   bool drained_told_ = false;
   ResumeWatch resume_;
   scheduler::CoreStats at_ready_;  // when the membership was complete

@@ -124,6 +124,7 @@ void add_serve_options(CLI::App& app, ServeSettings& s) {
   number(app, "prefill-chunk", s.limits.prefill_chunk_max, any_count,
          "most prompt tokens of one sequence in one step; 0: 256 on CPU ranks, 4096 on GPUs");
   number(app, "sequences", s.limits.sequences_max, positive, "most requests accepted and not finished");
+  number(app, "traces-max", s.limits.traces_max, any_count, "most requests whose routing is traced at a time; 0: none");
   number(app, "completion", s.limits.completion_tokens_max, positive, "completion tokens of a request that does not say");
   number(app, "client-silence-ms", s.limits.session_silence_ms_max, positive, "a client that sends nothing for this long is gone");
   number(app, "credit-stall-ms", s.limits.credit_stall_ms_max, positive, "a stream without credit for this long is cancelled");

@@ -27,9 +27,10 @@ void store(std::uint64_t& target, std::uint64_t value) { std::atomic_ref<std::ui
 
 // Accepted and the stream's end; two TP degrees; for each choice two words a token (each may be a delta of its own), its end, and its last delta's
 // cut. Choices may take turns word by word, and then each of these needs a mark before it.
-std::uint64_t words_at_most(std::uint64_t submit_words, std::uint64_t completion_tokens_max, std::uint64_t choices) {
-  const std::uint64_t marks = choices > 1 ? 2 * completion_tokens_max + 2 : 0;
-  return submit_words + 1 + 2 + choices * (2 * completion_tokens_max + end_words_max + 2 + 1 + marks) + end_words_max + 2;
+std::uint64_t words_at_most(std::uint64_t submit_words, std::uint64_t completion_tokens_max, const LoggedSubmit& submit) {
+  const std::uint64_t choices = submit.choices, marks = choices > 1 ? 2 * completion_tokens_max + 2 : 0;
+  return submit_words + 1 + 2 + 2 * std::uint64_t{submit.traced_cuts_max} + choices * (2 * completion_tokens_max + end_words_max + 2 + 1 + marks) +
+         end_words_max + 2;
 }
 std::uint64_t blocks_for(std::uint64_t words) { return (words + block_words - 1) / block_words; }
 
@@ -147,7 +148,7 @@ StreamLog TokenLog::adopt(const token_log::Read& read) {
     return stream;
   }
   // The promise was kept in the old core's head; it is the same again. (The log may have other free blocks than then, never fewer.)
-  const std::uint64_t all = blocks_for(words_at_most(read.submit_words, read.submit.sampling.completion_tokens_max, read.submit.choices));
+  const std::uint64_t all = blocks_for(words_at_most(read.submit_words, read.submit.sampling.completion_tokens_max, read.submit));
   const std::uint64_t left = all > read.blocks.size() ? all - read.blocks.size() : 0;
   chain.promised = static_cast<std::uint32_t>(std::min<std::uint64_t>(left, unpromised()));
   promised_ += chain.promised;
@@ -158,7 +159,7 @@ Result<StreamLog> TokenLog::open(const LoggedSubmit& submit, std::uint32_t compl
   LoggedSubmit bounded = submit;
   bounded.sampling.completion_tokens_max = std::min(bounded.sampling.completion_tokens_max, completion_tokens_max);
   const std::vector<std::uint32_t> words = to_words(bounded);
-  const std::uint64_t need = blocks_for(words_at_most(words.size() + 1, completion_tokens_max, submit.choices));
+  const std::uint64_t need = blocks_for(words_at_most(words.size() + 1, completion_tokens_max, submit));
   StreamLog stream;
   {
     const std::lock_guard lock(mutex_);

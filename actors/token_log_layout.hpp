@@ -11,7 +11,7 @@
 namespace althing::actors::token_log {
 
 inline constexpr std::uint64_t magic = 0x31474F4C4E544C41;  // "ALTNLOG1"
-inline constexpr std::uint32_t version = 2;
+inline constexpr std::uint32_t version = 3;
 inline constexpr std::size_t instance_bytes = 40;
 
 struct Header {

@@ -110,6 +110,8 @@ std::vector<std::uint32_t> to_words(const LoggedSubmit& submit) {
   out.number(submit.choices);
   out.number(submit.credit);
   out.number64(submit.deadline_ns);
+  out.number(submit.trace_top_m);
+  out.number(submit.traced_cuts_max);
   out.bits(s.temperature);
   out.bits(s.top_p);
   out.number(s.top_k);
@@ -135,6 +137,8 @@ std::optional<LoggedSubmit> submit_from_words(std::span<const std::uint32_t> wor
   submit.choices = in.number();
   submit.credit = in.number();
   submit.deadline_ns = in.number64();
+  submit.trace_top_m = in.number();
+  submit.traced_cuts_max = in.number();
   s.temperature = in.bits();
   s.top_p = in.bits();
   s.top_k = in.number();

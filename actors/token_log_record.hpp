@@ -21,9 +21,11 @@ struct LoggedSubmit {
   SamplingParameters sampling;  // with the seed that was drawn
   bool raw = false;             // token ids came in, so no messages go out
   bool return_tokens = false;
-  std::uint32_t choices = 1;      // 1 to choices_bound; sampling.choice is the first one's
-  std::uint32_t credit = 0;       // of the submit; 0: not counted
-  std::uint64_t deadline_ns = 0;  // on the monotonic clock, which all processes share; 0: none
+  std::uint32_t choices = 1;          // 1 to choices_bound; sampling.choice is the first one's
+  std::uint32_t credit = 0;           // of the submit; 0: not counted
+  std::uint64_t deadline_ns = 0;      // on the monotonic clock, which all processes share; 0: none
+  std::uint32_t trace_top_m = 0;      // the submit's
+  std::uint32_t traced_cuts_max = 0;  // deltas that may come besides those that carry tokens; only where it is traced
 
   friend bool operator==(const LoggedSubmit&, const LoggedSubmit&) = default;
 };

@@ -9,6 +9,9 @@ namespace {
 enum RankWord : std::size_t { vocabulary_begin, vocabulary_end, heads_begin, heads_end, group, groups, rank_words };
 // Holders, their copies as bits, and sum and squares of how many copies each believes in.
 enum ExpertWord : std::size_t { holders, copy_bits, copies_sum, copies_squares, expert_words };
+// Behind those, a word for each rank and expert: where the rank has it, 0 where it has not.
+constexpr std::uint32_t copies_bound = 64;
+std::size_t homes_at(const RankPlacement& p, const ModelShape& model) { return p.world * rank_words + model.experts * expert_words; }
 
 Error refuse(const std::string& why) { return {ErrorCode::invalid_argument, "the ranks do not make one model: " + why, "placement"}; }
 
@@ -47,7 +50,7 @@ Status check_experts(std::span<const std::int64_t> sum, const RankPlacement& p, 
 }  // namespace
 
 std::vector<std::int64_t> introduce(const RankPlacement& p, const ModelShape& model) {
-  std::vector<std::int64_t> told(p.world * rank_words + model.experts * expert_words);
+  std::vector<std::int64_t> told(homes_at(p, model) + std::size_t{p.world} * model.experts);
   std::int64_t* own = told.data() + p.rank.value * rank_words;
   own[vocabulary_begin] = p.vocabulary.begin;
   own[vocabulary_end] = p.vocabulary.end;
@@ -55,7 +58,10 @@ std::vector<std::int64_t> introduce(const RankPlacement& p, const ModelShape& mo
   own[heads_end] = p.query_heads.end;
   own[group] = p.dp_group.value;
   own[groups] = p.dp;
-  for (const HeldExpert& held : p.experts) {
+  for (std::uint32_t slot = 0; slot < p.experts.size(); ++slot) {
+    const HeldExpert& held = p.experts[slot];
+    told[homes_at(p, model) + std::size_t{p.rank.value} * model.experts + held.expert.value] =
+        std::int64_t{slot} * copies_bound + held.copy % copies_bound + 1;
     std::int64_t* expert = told.data() + p.world * rank_words + held.expert.value * expert_words;
     ++expert[holders];
     expert[copy_bits] += static_cast<std::int64_t>(std::uint64_t{1} << (held.copy % 64));
@@ -85,6 +91,20 @@ std::vector<std::uint32_t> expert_copies(std::span<const std::int64_t> sum, cons
   for (std::uint32_t expert = 0; expert < model.experts; ++expert)
     copies.push_back(static_cast<std::uint32_t>(sum[p.world * rank_words + expert * expert_words + holders]));
   return copies;
+}
+
+std::vector<std::vector<ExpertHome>> expert_homes(std::span<const std::int64_t> sum, const RankPlacement& p, const ModelShape& model) {
+  const std::vector<std::uint32_t> copies = expert_copies(sum, p, model);
+  std::vector<std::vector<ExpertHome>> homes;
+  for (const std::uint32_t count : copies) homes.emplace_back(count);
+  for (std::uint32_t rank = 0; rank < p.world; ++rank)
+    for (std::uint32_t expert = 0; expert < model.experts; ++expert) {
+      const std::int64_t told = sum[homes_at(p, model) + std::size_t{rank} * model.experts + expert];
+      if (told == 0) continue;
+      const std::uint32_t copy = static_cast<std::uint32_t>((told - 1) % copies_bound);
+      if (copy < copies[expert]) homes[expert][copy] = {static_cast<std::uint16_t>(rank), static_cast<std::uint16_t>((told - 1) / copies_bound)};
+    }
+  return homes;
 }
 
 }  // namespace althing::gpu

@@ -21,4 +21,13 @@ Result<std::vector<std::uint32_t>> vocabulary_parts(std::span<const std::int64_t
 // By expert, from the same sum: how many ranks hold it. REQUIRES: vocabulary_parts has accepted the sum.
 std::vector<std::uint32_t> expert_copies(std::span<const std::int64_t> sum, const RankPlacement& placement, const ModelShape& model);
 
+// Where each copy of each expert is, by expert and copy, from the same sum. REQUIRES: as above.
+struct ExpertHome {
+  std::uint16_t rank = 0;
+  std::uint16_t slot = 0;
+
+  friend bool operator==(const ExpertHome&, const ExpertHome&) = default;
+};
+std::vector<std::vector<ExpertHome>> expert_homes(std::span<const std::int64_t> sum, const RankPlacement& placement, const ModelShape& model);
+
 }  // namespace althing::gpu

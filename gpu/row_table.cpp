@@ -86,6 +86,7 @@ Status RowTable::stage_rows(const StepPlan& plan, Staged& staged) const {
     row.request = setup.request;
     row.sampling = setup.sampling;
     row.dp_group = setup.dp_group;
+    row.trace_top_m = setup.trace_top_m;
     row.pages.resize(bounds_.kv.groups.size());
     staged.rows[setup.row.value] = std::move(row);
   }

@@ -21,6 +21,7 @@ struct RowState {
   RequestId request;
   SamplingParameters sampling;
   DpGroup dp_group{};
+  std::uint32_t trace_top_m = 0;           // RowSetup's
   std::vector<std::vector<PageId>> pages;  // by group; no_page where a window group never had one
   bool started = false;                    // has computed tokens on this rank
   std::uint32_t length = 0;                // positions below it are in the KV cache

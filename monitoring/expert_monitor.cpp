@@ -29,7 +29,7 @@ struct ExpertMonitor::State {
 
   const ExpertMonitorConfig config;
   mutable std::mutex mutex;
-  std::uint64_t epoch = 0;
+  std::uint64_t epoch = 0, first_epoch = 0;  // 0: none yet
   ExpertTotals totals;
   ExpertWindow window;
   // Polled counts. The window hears of them when every member has reported, so that no rank's experts look idle only because another rank spoke
@@ -54,6 +54,7 @@ ExpertView ExpertMonitor::State::view(double seconds, bool with_cells) const {
   ExpertView view;
   view.grid = config.grid;
   view.epoch = epoch;
+  view.first_epoch = first_epoch;
   view.steps = totals.steps();
   view.tokens = totals.tokens();
   view.whole_window = window.whole();
@@ -84,6 +85,7 @@ bool ExpertMonitor::layout(std::uint64_t epoch, ExpertPlaces places) {
   const std::lock_guard lock(state_->mutex);
   if (!state_->totals.use_layout(std::move(places))) return false;
   state_->epoch = epoch;
+  if (state_->first_epoch == 0) state_->first_epoch = epoch;
   return true;
 }
 

@@ -268,6 +268,7 @@ std::string experts_json(const ExpertView& view) {
   number(",\"experts\":", experts);
   number(",\"top_k\":", view.grid.experts_per_token);
   number(",\"epoch\":", view.epoch);
+  number(",\"first_epoch\":", view.first_epoch);
   number(",\"steps\":", view.steps);
   number(",\"tokens\":", view.tokens);
   text += view.whole_window ? ",\"window_whole\":true" : ",\"window_whole\":false";

@@ -57,6 +57,8 @@ struct Submit {
   # How many deltas the stream may send before it needs a grant. 0: no limit by count.
   returnTokens @7 :Bool;
   # Deltas also carry the generated token ids.
+  traceTopM @8 :UInt32;
+  # Deltas also tell where tokens were routed, with so many of the router's largest logits of each token and layer. 0: they do not.
 }
 
 struct Sampling {
@@ -237,6 +239,62 @@ struct Delta {
   # Generated token ids, when they were asked for.
   choice @2 :UInt32;
   # Which of the request's n completions all of this belongs to: 0 … n-1.
+  routing @3 :List(StepRouting);
+  # What was computed for the choice, when it was asked for: in the order of steps.
+}
+
+struct StepRouting {
+  # Where consecutive tokens of one choice went in one step.
+  step @0 :UInt64;
+  epoch @1 :UInt64;
+  # The membership of ranks that computed it.
+  start @2 :UInt32;
+  # Position of the first token.
+  recomputed @3 :UInt32;
+  # So many tokens from the first on had been computed by an accepted step before, and were lost.
+  layers @4 :UInt32;
+  topM @5 :UInt32;
+  expertsPerToken @6 :UInt32;
+  tokens @7 :List(UInt32);
+  # Their ids.
+  nanoseconds @8 :List(UInt64);
+  # (layers, 5): what the whole step took for router, capacity, dispatch, experts and merge, on the rank that tells.
+  logits @9 :List(RouterLogit);
+  # (tokens, layers, topM), falling.
+  experts @10 :List(RoutedExpert);
+  # (tokens, layers, expertsPerToken), in the order of the router's choice.
+}
+
+struct RouterLogit {
+  expert @0 :UInt32;
+  logit @1 :Float32;
+}
+
+struct RoutedExpert {
+  expert @0 :UInt16;
+  # That computes it.
+  chosen @1 :UInt16;
+  # By the router.
+  copy @2 :UInt16;
+  rank @3 :UInt16;
+  slot @4 :UInt16;
+  # Which copy of the expert, and where that is; 0 where nobody computes it.
+  fate @5 :PairFate;
+  weight @6 :Float32;
+  # 0 where nobody computes it.
+}
+
+enum PairFate {
+  chosen @0;
+  # By the expert that was chosen, by the copy whose turn it was.
+  replica @1;
+  # By another copy of it, because that one was full.
+  rerouted @2;
+  # By another expert, because the chosen one was full.
+  dropped @3;
+  # By nobody, because experts were full.
+  omitted @4;
+  # By nobody, because the token was sure without.
 }
 
 struct DeltaEvent {

@@ -70,6 +70,32 @@ std::optional<Error> prompt_refusal(const Submitted& event, const CoreConfig& co
 
 }  // namespace
 
+// A trace is made by the rank that everybody waits for, and kept by the core: what all of them together cost has a bound.
+std::optional<Error> Core::State::trace_refusal(const Submitted& event) const {
+  if (event.trace_top_m == 0) return std::nullopt;
+  const Limits& limits = config.limits;
+  if (limits.traces_max == 0)
+    return Error{ErrorCode::unsupported, "this server traces no routing (--traces-max is 0); leave trace_top_m out, or start it with more",
+                 "trace_top_m"};
+  if (event.trace_top_m > limits.trace_top_m_max)
+    return Error{ErrorCode::too_large,
+                 "trace_top_m is " + std::to_string(event.trace_top_m) + " and " + std::to_string(limits.trace_top_m_max) + " is the most",
+                 "trace_top_m"};
+  const auto traced =
+      static_cast<std::uint64_t>(std::count_if(sequences.begin(), sequences.end(), [](const auto& entry) { return entry.second->trace_top_m > 0; }));
+  if (event.choices > limits.traces_max)
+    return Error{ErrorCode::too_large,
+                 std::to_string(event.choices) + " choices need as many traces and " + std::to_string(limits.traces_max) +
+                     " is the most; ask for fewer choices, or start the server with a larger --traces-max",
+                 "trace_top_m"};
+  if (traced + event.choices > limits.traces_max)
+    return Error{ErrorCode::busy,
+                 std::to_string(traced) + " sequences are being traced, this request needs " + std::to_string(event.choices) + " more, and " +
+                     std::to_string(limits.traces_max) + " is the most; try again later, or without trace_top_m",
+                 "trace_top_m"};
+  return std::nullopt;
+}
+
 std::uint32_t Core::State::request_tokens_max() const {
   // The last draw is reported but never computed, so it needs no place.
   return std::min(config.limits.context_tokens_max, needs.positions_fitting() + 1);
@@ -103,6 +129,7 @@ std::optional<Error> Core::State::refusal(const Submitted& event) const {
     return Error{ErrorCode::deadline,
                  "the deadline of " + std::to_string(event.deadline_ms) + " ms had passed on arrival at " + std::to_string(now_ms) + " ms",
                  "deadline_ms"};
+  if (auto error = trace_refusal(event)) return error;
   if (sequences.size() + event.choices > config.limits.sequences_max)
     return Error{ErrorCode::busy,
                  std::to_string(sequences.size()) + " sequences are being served, this request needs " + std::to_string(event.choices) +
@@ -137,6 +164,7 @@ Sequence& Core::State::begin(const Submitted& event, std::uint32_t choice) {
   sequence->sampling.choice += choice;
   sequence->sampling.completion_tokens_max = completion_tokens_max(event);
   sequence->deadline_ms = event.deadline_ms;
+  sequence->trace_top_m = event.trace_top_m;
   sequence->tables.resize(config.kv.groups.size());
   if (mirrors_pages()) {
     sequence->chain = TokenChain(mirror_seed, config.mirror_identity);

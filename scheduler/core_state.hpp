@@ -101,6 +101,7 @@ struct Core::State {
   void submit(const Submitted& event);
   Sequence& begin(const Submitted& event, std::uint32_t choice);
   std::optional<Error> refusal(const Submitted& event) const;
+  std::optional<Error> trace_refusal(const Submitted& event) const;
   std::uint32_t request_tokens_max() const;
   std::uint32_t completion_tokens_max(const Submitted& event) const;
 

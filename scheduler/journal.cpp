@@ -10,12 +10,12 @@ namespace althing::scheduler {
 namespace {
 
 constexpr std::string_view header_word = "althing-journal";
-constexpr std::uint32_t format_version = 3;
+constexpr std::uint32_t format_version = 4;
 
 std::string write(const Submitted& e, JournalText text) {
   const SamplingParameters& s = e.sampling;
   LineWriter line("submitted");
-  line.number("request", e.request.value).number("choices", e.choices).number("deadline_ms", e.deadline_ms);
+  line.number("request", e.request.value).number("choices", e.choices).number("trace_top_m", e.trace_top_m).number("deadline_ms", e.deadline_ms);
   line.bits("temperature", s.temperature).bits("top_p", s.top_p).number("top_k", s.top_k).bits("min_p", s.min_p);
   line.number("seed", s.seed).number("choice", s.choice).number("completion_tokens_max", s.completion_tokens_max);
   line.number("ignore_stop", s.ignore_stop ? 1 : 0).numbers("stop_tokens", s.stop_tokens).numbers("boundaries", e.boundaries);
@@ -93,6 +93,7 @@ Submitted read_submitted(LineReader& line) {
   SamplingParameters& s = e.sampling;
   line.number("request", e.request);
   line.number("choices", e.choices);
+  line.number("trace_top_m", e.trace_top_m);
   line.number("deadline_ms", e.deadline_ms);
   line.bits("temperature", s.temperature);
   line.bits("top_p", s.top_p);
@@ -263,7 +264,8 @@ std::string to_config_line(const CoreConfig& config) {
   line.number("rows_max", l.rows_max).number("step_tokens_max", l.step_tokens_max).number("prefill_chunk_max", l.prefill_chunk_max);
   line.number("steps_in_flight_max", l.steps_in_flight_max).number("sequences_max", l.sequences_max);
   line.number("context_tokens_max", l.context_tokens_max).number("completion_tokens_max", l.completion_tokens_max);
-  line.number("stop_tokens_max", l.stop_tokens_max).number("choices_max", l.choices_max).number("vocabulary", config.vocabulary);
+  line.number("stop_tokens_max", l.stop_tokens_max).number("choices_max", l.choices_max);
+  line.number("traces_max", l.traces_max).number("trace_top_m_max", l.trace_top_m_max).number("vocabulary", config.vocabulary);
   line.number("dp_groups", config.dp_groups);
   line.number("mirror_slots", config.mirror_slots).number("mirror_identity", config.mirror_identity);
   line.number("page_count", config.kv.page_count).number("page_bytes", config.kv.page_bytes).raw("groups", groups_text(config.kv.groups));
@@ -284,6 +286,8 @@ Result<CoreConfig> from_config_line(std::string_view text) {
   line.number("completion_tokens_max", l.completion_tokens_max);
   line.number("stop_tokens_max", l.stop_tokens_max);
   line.number("choices_max", l.choices_max);
+  line.number("traces_max", l.traces_max);
+  line.number("trace_top_m_max", l.trace_top_m_max);
   line.number("vocabulary", config.vocabulary);
   line.number("dp_groups", config.dp_groups);
   line.number("mirror_slots", config.mirror_slots);

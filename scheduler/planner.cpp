@@ -111,7 +111,7 @@ void Core::State::admit_waiting(Room& room, StepPlan& plan, Flight& flight) {
     *free_row = &sequence;
     sequence.running = true;
     sequence.row = RowIndex{static_cast<std::uint32_t>(free_row - rows.begin())};
-    plan.set.push_back(RowSetup{sequence.row, sequence.request, sequence.sampling, sequence.dp_group});
+    plan.set.push_back(RowSetup{sequence.row, sequence.request, sequence.sampling, sequence.dp_group, sequence.trace_top_m});
     if (start->restored > 0) {
       room.restored += start->restored;
       restore(sequence, start->restored, plan, flight);

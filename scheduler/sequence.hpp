@@ -39,6 +39,7 @@ struct Sequence {
   std::vector<TokenId> tokens;  // the prompt, then every reported token
   SamplingParameters sampling;  // completion_tokens_max is already clipped
   std::uint64_t deadline_ms = 0;
+  std::uint32_t trace_top_m = 0;  // RowSetup's
   std::uint32_t preemptions = 0;
 
   bool running = false;  // has a row

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "actors/commands/stream_printer.hpp"
+#include "actors/commands/trace_lines.hpp"
 #include "actors/complain.hpp"
 #include "actors/exit_codes.hpp"
 #include "protocol/client/client.hpp"
@@ -40,11 +41,14 @@ Result<std::vector<harmony::Function>> functions_of(const std::string& file) {
 }
 
 // One turn: ask, print, wait for the end. The printed messages join the history.
-Status turn(protocol::Client& client, wire::Submit& submit, StreamPrinter& printer) {
+Status turn(protocol::Client& client, wire::Submit& submit, StreamPrinter& printer, TraceFile& trace) {
   std::optional<Error> failure;
   bool over = false, stopped = false;
   auto id = client.submit(submit, [&](const protocol::StreamEvent& event) {
-    if (const auto* delta = std::get_if<wire::Delta>(&event)) printer.print(*delta);
+    if (const auto* delta = std::get_if<wire::Delta>(&event)) {
+      printer.print(*delta);
+      trace.take(*delta);
+    }
     if (const auto* done = std::get_if<wire::Done>(&event)) {
       over = true;
       printer.done(*done);
@@ -85,7 +89,7 @@ bool read_line(const char* prompt, std::string& line) {
   return static_cast<bool>(std::getline(std::cin, line));
 }
 
-int converse(protocol::Client& client, wire::Submit& submit, StreamPrinter& printer) {
+int converse(protocol::Client& client, wire::Submit& submit, StreamPrinter& printer, TraceFile& trace) {
   const std::vector<harmony::Message> beginning = submit.messages;
   std::fprintf(stderr, "connected to %s; /reset forgets the conversation, /quit or Ctrl-D ends it\n", client.server().model.c_str());
   std::string line;
@@ -97,11 +101,11 @@ int converse(protocol::Client& client, wire::Submit& submit, StreamPrinter& prin
       continue;
     }
     submit.messages.push_back(user_message(line));
-    Status status = turn(client, submit, printer);
+    Status status = turn(client, submit, printer, trace);
     for (std::string function = called_function(submit); status.ok() && !function.empty(); function = called_function(submit)) {
       if (!read_line("result> ", line)) return interrupted != 0 ? exit_interrupted : exit_ok;
       submit.messages.push_back({harmony::Role::tool, function, "assistant", "commentary", std::nullopt, {harmony::TextContent{line}}});
-      status = turn(client, submit, printer);
+      status = turn(client, submit, printer, trace);
     }
     if (status || status.error().code == ErrorCode::cancelled) continue;
     printer.fail(status.error());
@@ -144,6 +148,7 @@ Result<wire::Submit> submit_of(const AskSettings& ask) {
     submit.messages.push_back(
         {harmony::Role::developer, std::nullopt, std::nullopt, std::nullopt, std::nullopt, {harmony::DeveloperContent{ask.instructions, {}}}});
   submit.sampling = ask.sampling;
+  if (!ask.trace_file.empty()) submit.trace_top_m = default_trace_top_m;
   return submit;
 }
 
@@ -161,9 +166,12 @@ int run_chat(const ChatSettings& settings) {
   if (!client) return complain(client.error());
   StreamPrinter printer(*colour, settings.ask.json, settings.ask.sampling.n);
   watch_interrupts();
-  if (!settings.once) return converse(*client, *submit, printer);
+  auto trace = TraceFile::create(settings.ask.trace_file);
+  if (!trace) return complain(trace.error());
+  if (!settings.once) return converse(*client, *submit, printer, *trace);
   submit->messages.push_back(user_message(*settings.once));
-  const Status status = turn(*client, *submit, printer);
+  Status status = turn(*client, *submit, printer, *trace);
+  if (status) status = trace->close();
   if (status) return exit_ok;
   if (status.error().code == ErrorCode::cancelled) return exit_interrupted;
   printer.fail(status.error());

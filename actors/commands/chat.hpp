@@ -15,6 +15,7 @@ struct AskSettings {
   std::string tools_file;    // JSON: a list of {"name", "description", "parameters"}
   std::string colour = "auto";
   bool json = false;
+  std::string trace_file;  // where to write how tokens were routed (docs/routing-trace.md); "" for nowhere
   protocol::wire::Sampling sampling;
 };
 

@@ -7,6 +7,7 @@
 
 #include "actors/actor_system.hpp"
 #include "actors/commands/stream_printer.hpp"
+#include "actors/commands/trace_lines.hpp"
 #include "actors/complain.hpp"
 #include "actors/exit_codes.hpp"
 #include "actors/frontend_actor.hpp"
@@ -19,20 +20,6 @@
 namespace althing::actors {
 namespace wire = protocol::wire;
 namespace {
-
-Result<wire::Submit> request_of(const GenerateSettings& settings, const protocol::harmony::Format& format) {
-  auto submit = submit_of(settings.ask);
-  if (!submit) return submit;
-  submit->request_id = "generate";
-  if (settings.raw) {
-    submit->messages.clear();
-    submit->prompt_tokens = format.tokenizer->encode_with_special(settings.prompt);
-    if (submit->prompt_tokens.empty()) return Error{ErrorCode::invalid_argument, "the prompt is empty; give some text to continue", "prompt"};
-  } else {
-    submit->messages.push_back(user_message(settings.prompt));
-  }
-  return submit;
-}
 
 // The text of choices that come as token ids: of one as it comes, of several one after the other at the end.
 class RawText {
@@ -59,41 +46,66 @@ class RawText {
   std::vector<std::string> held_;  // not printed yet
 };
 
-// Prints what the frontend says until it has said the last of it.
-int listen(caf::scoped_actor& self, const GenerateSettings& settings, const protocol::harmony::Format& format, StreamPrinter& printer) {
+// Passes on what the frontend says until somebody has heard enough.
+int listen(caf::scoped_actor& self, const std::function<std::optional<int>(const wire::ServerMessage&)>& hear) {
   std::optional<int> code;
-  const bool raw = settings.raw && !settings.ask.json;
-  RawText text(format, settings.ask.sampling.n);
-  while (!code) {
-    self->receive(
-        [&](ToClient& out) {
-          if (const auto* delta = std::get_if<wire::Delta>(&out.message)) {
-            raw ? text.print(*delta) : printer.print(*delta);
-          } else if (const auto* done = std::get_if<wire::Done>(&out.message)) {
-            if (raw) text.finish();
-            if (!raw || done->choices.empty()) printer.done(*done);
-            code = exit_ok;
-          } else if (const auto* error = std::get_if<wire::ErrorReply>(&out.message)) {
-            printer.fail(error->error);
-            code = exit_failed;
-          }
-        },
-        [](const StreamClosed&) {});
-  }
+  while (!code) self->receive([&](ToClient& out) { code = hear(out.message); }, [](const StreamClosed&) {});
   return *code;
 }
 
 }  // namespace
 
+Result<wire::Submit> request_of(const GenerateSettings& settings, const protocol::harmony::Format& format) {
+  auto submit = submit_of(settings.ask);
+  if (!submit) return submit;
+  submit->request_id = "generate";
+  if (settings.raw) {
+    submit->messages.clear();
+    submit->prompt_tokens = format.tokenizer->encode_with_special(settings.prompt);
+    if (submit->prompt_tokens.empty()) return Error{ErrorCode::invalid_argument, "the prompt is empty; give some text to continue", "prompt"};
+  } else {
+    submit->messages.push_back(user_message(settings.prompt));
+  }
+  return submit;
+}
+
 int run_generate(const GenerateSettings& settings) {
   auto colour = colour_choice_of(settings.ask.colour);
   if (!colour) return complain(colour.error());
+  auto trace = TraceFile::create(settings.ask.trace_file);
+  if (!trace) return complain(trace.error());
+  StreamPrinter printer(*colour, settings.ask.json, settings.ask.sampling.n);
+  const bool raw = settings.raw && !settings.ask.json;
+  std::optional<RawText> text;
+  const auto ask = [&](const protocol::harmony::Format& format) {
+    text.emplace(format, settings.ask.sampling.n);
+    return request_of(settings, format);
+  };
+  return answer_here(settings, ask, [&](const wire::ServerMessage& message) -> std::optional<int> {
+    if (const auto* delta = std::get_if<wire::Delta>(&message)) {
+      raw ? text->print(*delta) : printer.print(*delta);
+      trace->take(*delta);
+    } else if (const auto* done = std::get_if<wire::Done>(&message)) {
+      if (raw) text->finish();
+      if (!raw || done->choices.empty()) printer.done(*done);
+      const Status written = trace->close();
+      return written ? exit_ok : complain(written.error());
+    } else if (const auto* error = std::get_if<wire::ErrorReply>(&message)) {
+      printer.fail(error->error);
+      return exit_failed;
+    }
+    return std::nullopt;
+  });
+}
+
+int answer_here(const GenerateSettings& settings, const std::function<Result<wire::Submit>(const protocol::harmony::Format&)>& ask,
+                const std::function<std::optional<int>(const wire::ServerMessage&)>& hear) {
   auto setup = set_up_engine(settings.engine);
   if (!setup) return complain(setup.error());
   if (auto status = check_memory_here(*setup, 0, RanksLive::in_one_process); !status) return complain(status.error());
   auto format = chat_format(settings.engine);
   if (!format) return complain(format.error());
-  auto submit = request_of(settings, *format);
+  auto submit = ask(*format);
   if (!submit) return complain(submit.error());
 
   LocalSystemConfig config;
@@ -119,10 +131,10 @@ int run_generate(const GenerateSettings& settings) {
       shared->metrics = metrics;
       shared->scheduler = scheduler;
       shared->linger = std::chrono::milliseconds(0);
+      shared->trace_unsupported = trace_unsupported(*setup);
       system.spawn(frontend_actor, std::shared_ptr<const FrontendShared>(std::move(shared)),
                    FrontendStart{RequestId{1}, "generate", std::move(*submit), caf::actor_cast<caf::actor>(self), std::chrono::steady_clock::now()});
-      StreamPrinter printer(*colour, settings.ask.json, settings.ask.sampling.n);
-      code = listen(self, settings, *format, printer);
+      code = listen(self, hear);
     } else {
       code = complain(ranks.error());
     }

@@ -52,9 +52,10 @@ class CpuExecutor final : public Executor {
         counts_(program_.layers, program_.experts),
         control_(config.control, program_.layers),
         step_counter_(program_.layers, program_.experts, config.limits.step_tokens_max),
+        tracer_(program_.layers, program_.experts),
         can_count_steps_(same_in_every_layer(program_)),
         runner_(program_, cache_, buffers_, pool_, observer_, counts_, config.count_steps && can_count_steps_ ? &step_counter_ : nullptr,
-                config.control.off() ? nullptr : &control_) {
+                config.control.off() ? nullptr : &control_, tracer_) {
     if (config.mirror != nullptr) copier_.emplace(cache_, config.mirror);
   }
 
@@ -110,6 +111,7 @@ class CpuExecutor final : public Executor {
       return interrupted();
     }
     StepBatch batch = lay_out(plan);
+    if (counting()) tracer_.begin(traced_rows(plan, batch), program_.experts_per_token);
     if (!batch.tokens.empty() && !runner_.run(batch, communicator, vocabulary_parts_)) {
       rows_.lose();
       return interrupted();
@@ -118,8 +120,25 @@ class CpuExecutor final : public Executor {
       if (page.dp_group == program_.dp_group) copier_->hand_over(page);
     StepResult result = finish(plan, batch);
     result.unrestored = std::move(*unrestored);
-    if (config_.count_steps && can_count_steps_ && !batch.tokens.empty()) result.counts = step_counter_.take();
+    if (counting() && !batch.tokens.empty()) result.counts = step_counter_.take();
+    if (tracer_.active()) result.routing = tracer_.take();
     return result;
+  }
+
+  bool counting() const { return config_.count_steps && can_count_steps_; }
+
+  std::vector<TracedRow> traced_rows(const StepPlan& plan, const StepBatch& batch) const {
+    std::vector<TracedRow> traced;
+    std::uint32_t first = 0;
+    for (const RowWork& work : plan.work) {
+      const RowState& row = rows_.at(work.row);
+      if (row.trace_top_m > 0) {
+        TracedRow& to = traced.emplace_back(TracedRow{row.request, first, work.start, row.trace_top_m, {}});
+        for (std::uint32_t i = 0; i < work.count; ++i) to.tokens.push_back(batch.tokens[first + i].id);
+      }
+      first += work.count;
+    }
+    return traced;
   }
 
   // Pages that get another owner, or other contents, are not the copier's to read any more; a new epoch leaves it none of those that are granted
@@ -179,6 +198,7 @@ class CpuExecutor final : public Executor {
     vocabulary_parts_ = std::move(*parts);
     const std::vector<std::uint32_t> copies = expert_copies(told, config_.placement, shape);
     step_counter_.know_copies(copies);
+    tracer_.know_homes(expert_homes(told, config_.placement, shape));
     control_.begin_epoch(copies);
     met_epoch_ = epoch;
     return Ok{};
@@ -235,6 +255,7 @@ class CpuExecutor final : public Executor {
   ExpertCounter counts_;
   ControlledRouting control_;
   StepCounter step_counter_;
+  RoutingTracer tracer_;
   bool can_count_steps_;
   OpRunner runner_;
   std::optional<MirrorCopier> copier_;   // none without a mirror

@@ -10,6 +10,10 @@
 namespace althing::gpu::cpu {
 namespace {
 
+void note(const RoutedTokens& step, std::size_t pair, PairFate fate) {
+  if (!step.fate.empty()) step.fate[pair] = fate;
+}
+
 bool is_padding(const RoutedTokens& step, std::uint32_t token) { return !step.padding.empty() && step.padding[token] != 0; }
 
 struct Places {
@@ -75,7 +79,10 @@ void ExpertAssignment::choose_how_many(const ExpertControl& control, const Route
       mass += std::exp(double{logits[p.chosen[keep]]} - logits[p.chosen[0]]);
   }
   if (!is_padding(step, token)) counts.omitted += k - keep;
-  for (std::size_t i = 0; i < k; ++i) p.copy[i] = i < keep ? copy_for(ExpertId{p.chosen[i]}, token, step.copies[p.chosen[i]]) : no_copy;
+  for (std::size_t i = 0; i < k; ++i) {
+    p.copy[i] = i < keep ? copy_for(ExpertId{p.chosen[i]}, token, step.copies[p.chosen[i]]) : no_copy;
+    note(step, token * k + i, i < keep ? PairFate::chosen : PairFate::omitted);
+  }
   weigh(logits, control.router_temperature, p);
 }
 
@@ -99,15 +106,19 @@ void ExpertAssignment::place(const ExpertControl& control, const RoutedTokens& s
     if (capacity_ == 0) {
       ++taken_[first_copy_[p.chosen[i]] + turn];
     } else if (take(control, step, token, pair, p.chosen[i])) {
-      counts.to_replica += p.copy[i] != turn ? 1 : 0;
+      if (p.copy[i] == turn) continue;
+      ++counts.to_replica;
+      note(step, pair, PairFate::replica);
     } else {
       const std::uint32_t other = control.overflow == OverflowPolicy::reroute ? next_best(step, token) : no_copy;
       if (other == no_copy) {
         ++counts.dropped;
+        note(step, pair, PairFate::dropped);
         p.copy[i] = no_copy;
         p.weights[i] = 0.0F;
       } else {
         ++counts.rerouted;
+        note(step, pair, PairFate::rerouted);
         moved = true;
         p.chosen[i] = other;
         take(control, step, token, pair, other);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpu/expert_control.hpp"
+#include "scheduler/vocabulary/routing_trace.hpp"
 
 namespace althing::gpu::cpu {
 
@@ -24,6 +25,7 @@ struct RoutedTokens {
   std::span<std::uint32_t> chosen;          // (tokens, experts_per_token): as choose_experts left them, and what became of them
   std::span<float> weights;                 // likewise; 0 where the copy is no_copy
   std::span<std::uint32_t> copy;            // likewise, written
+  std::span<PairFate> fate{};               // likewise; empty: nobody asks
 };
 
 class ExpertAssignment {

@@ -21,7 +21,7 @@ void expand(const Vector& vector, std::vector<float>& out) {
 }  // namespace
 
 OpRunner::OpRunner(const Program& program, const KvCache& cache, Buffers& buffers, ThreadPool& pool, const Observer& observer, ExpertCounter& counts,
-                   StepCounter* step_counter, ControlledRouting* control)
+                   StepCounter* step_counter, ControlledRouting* control, RoutingTracer& tracer)
     : program_(program),
       cache_(cache),
       b_(buffers),
@@ -29,7 +29,8 @@ OpRunner::OpRunner(const Program& program, const KvCache& cache, Buffers& buffer
       observer_(observer),
       counts_(counts),
       step_counter_(step_counter),
-      control_(control) {
+      control_(control),
+      tracer_(tracer) {
   if (control_ != nullptr) empty_row_.resize(padded(program.hidden));
 }
 
@@ -177,12 +178,15 @@ bool OpRunner::run(const ReduceAddNormOp& op, Step& step) {
     for (std::size_t i = 0; i < program_.hidden; ++i) residual[i] += sum[i] + b_.vector_b[i];
     rms_norm(residual, b_.vector_a.data(), op.norm.epsilon, program_.hidden, b_.normed[t]);
   });
+  if (exact && tracer_.active()) tracer_.end_phase(RoutingPhase::merge);
   note_progress();
   if (exact) show(observer_.hidden, op.layer + 1, op.layer + 1 == program_.layers ? b_.normed : b_.residual, tokens);
   return true;
 }
 
 bool OpRunner::run(const RouteOp& op, Step& step) {
+  const bool traced = tracer_.active();
+  if (traced) tracer_.begin_layer(op.layer);
   linear({op.weight, op.bias, b_.normed.const_rows(), b_.router_logits.rows(), step.tokens()});
   const std::size_t k = op.experts_per_token;
   if (step_counter_ != nullptr && op.layer == 0) step_counter_->begin(step.tokens(), op.experts_per_token);
@@ -194,6 +198,8 @@ bool OpRunner::run(const RouteOp& op, Step& step) {
   b_.experts_per_token = op.experts_per_token;
   const std::size_t pairs = step.tokens() * k;
   LayerChoice choice{std::span(b_.chosen).first(pairs), std::span(b_.chosen_weights).first(pairs), {}};
+  if (traced) tracer_.end_phase(RoutingPhase::router);
+  const std::span<PairFate> fates = traced ? tracer_.note_choice(choice.experts) : std::span<PairFate>{};
   if (control_ != nullptr) {
     const std::span<std::uint32_t> copy = std::span(b_.chosen_copy).first(pairs);
     const ControlCounts counts = control_->route(op.layer, {.tokens = step.tokens(),
@@ -202,9 +208,14 @@ bool OpRunner::run(const RouteOp& op, Step& step) {
                                                             .copies = {},
                                                             .chosen = std::span(b_.chosen).first(pairs),
                                                             .weights = std::span(b_.chosen_weights).first(pairs),
-                                                            .copy = copy});
+                                                            .copy = copy,
+                                                            .fate = fates});
     choice.copy = copy;
     choice.diverted = {counts.to_replica, counts.rerouted, counts.dropped, counts.omitted};
+  }
+  if (traced) {
+    tracer_.end_phase(RoutingPhase::capacity);
+    tracer_.add_layer(b_.router_logits.const_rows(), choice.experts, choice.weights, choice.copy);
   }
   if (step_counter_ != nullptr) step_counter_->add_layer(choice);
   show(observer_.router_logits, op.layer, b_.router_logits, step.tokens());
@@ -232,6 +243,7 @@ bool OpRunner::run(const GatherOp& op, Step& step) {
     counts_.add(op.layer, op.held[slot].expert, b_.pairs[slot].size());
   }
   if (control_ != nullptr) pad(op);
+  if (tracer_.active()) tracer_.end_phase(RoutingPhase::dispatch);
   return true;
 }
 
@@ -251,14 +263,19 @@ void OpRunner::pad(const GatherOp& op) {
 }
 
 bool OpRunner::run(const ExpertsOp& op, Step&) {
+  run_experts(op);
+  if (tracer_.active()) tracer_.end_phase(RoutingPhase::experts);
+  return true;
+}
+
+void OpRunner::run_experts(const ExpertsOp& op) {
   const std::uint32_t active = static_cast<std::uint32_t>(active_.size());
-  if (active == 0) return true;
+  if (active == 0) return;
   const std::uint32_t up_blocks = row_blocks(op.gate_up[0].out), down_blocks = row_blocks(op.down[0].out);
   pool_.run(active * up_blocks,
             [&](std::uint32_t task, std::uint32_t thread) { gate_up_block(op, active_[task / up_blocks], task % up_blocks, thread); });
   pool_.run(active * down_blocks,
             [&](std::uint32_t task, std::uint32_t thread) { down_block(op, active_[task / down_blocks], task % down_blocks, thread); });
-  return true;
 }
 
 // Eight rows of the first matrix are four gates and four ups, interleaved: four activations of each token.

@@ -12,6 +12,7 @@
 #include "gpu/cpu/controlled_routing.hpp"
 #include "gpu/cpu/expert_counter.hpp"
 #include "gpu/cpu/kv_cache.hpp"
+#include "gpu/cpu/routing_tracer.hpp"
 #include "gpu/cpu/step_counter.hpp"
 #include "gpu/cpu/thread_pool.hpp"
 #include "gpu/executor.hpp"
@@ -38,9 +39,9 @@ struct StepBatch {
 class OpRunner {
  public:
   // All references outlive the runner. `step_counter` may be null: then steps are not counted for all ranks. `control` may be null: tokens get the
-  // experts that they chose.
+  // experts that they chose. `tracer` is asked for every step whether it is active.
   OpRunner(const Program& program, const KvCache& cache, Buffers& buffers, ThreadPool& pool, const Observer& observer, ExpertCounter& counts,
-           StepCounter* step_counter, ControlledRouting* control);
+           StepCounter* step_counter, ControlledRouting* control, RoutingTracer& tracer);
 
   // False when the communicator was aborted or timed out. vocabulary_parts: rows of the head by rank.
   bool run(StepBatch& batch, Communicator& communicator, std::span<const std::uint32_t> vocabulary_parts);
@@ -73,6 +74,7 @@ class OpRunner {
   bool add_over_ranks(const ReduceAddNormOp& op, Step& step);
   bool is_here(const GatherOp& op, std::uint32_t slot, std::uint32_t pair) const;
   void pad(const GatherOp& op);
+  void run_experts(const ExpertsOp& op);
   void gate_up_block(const ExpertsOp& op, std::uint32_t slot, std::uint32_t block, std::uint32_t thread);
   void down_block(const ExpertsOp& op, std::uint32_t slot, std::uint32_t block, std::uint32_t thread);
   void combine_token(std::uint32_t token, std::uint32_t tokens);
@@ -91,6 +93,7 @@ class OpRunner {
   ExpertCounter& counts_;
   StepCounter* step_counter_;
   ControlledRouting* control_;
+  RoutingTracer& tracer_;
   std::vector<float> empty_row_;           // the input of padding
   std::vector<std::uint32_t> own_;         // the step's tokens of this rank's DP group, ascending
   std::vector<const float*> own_normed_;   // their rows of `normed`

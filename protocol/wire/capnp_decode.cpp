@@ -170,6 +170,7 @@ class Decoder {
     to.timeout_ms = from.getTimeoutMs();
     to.credit = from.getCredit();
     to.return_tokens = from.getReturnTokens();
+    to.trace_top_m = from.getTraceTopM();
     return to;
   }
   DeltaEvent event(schema::DeltaEvent::Reader from) {
@@ -196,6 +197,33 @@ class Decoder {
       for (auto item : events) to.events.push_back(event(item));
     to.tokens = tokens(from.getTokens(), "tokens", delta_events_max, "delta_events_max");
     to.choice = from.getChoice();
+    const auto parts = from.getRouting();
+    if (fits("routing", parts.size(), delta_events_max, "delta_events_max"))
+      for (auto item : parts) to.routing.push_back(routing(item));
+    return to;
+  }
+  // Lists are as long as the body at most: the library has seen to it. Whether they fit each other, check() says.
+  StepRouting routing(schema::StepRouting::Reader from) {
+    StepRouting to;
+    to.step = StepId{from.getStep()};
+    to.epoch = EpochId{from.getEpoch()};
+    to.start = from.getStart();
+    to.recomputed = from.getRecomputed();
+    to.layers = from.getLayers();
+    to.top_m = from.getTopM();
+    to.experts_per_token = from.getExpertsPerToken();
+    for (const TokenId token : from.getTokens()) to.tokens.push_back(token);
+    const auto times = from.getNanoseconds();
+    if (times.size() % routing_phase_count == 0) to.nanoseconds.resize(times.size() / routing_phase_count);
+    for (unsigned i = 0; i < to.nanoseconds.size() * routing_phase_count; ++i)
+      to.nanoseconds[i / routing_phase_count][i % routing_phase_count] = times[i];
+    for (auto item : from.getLogits()) to.logits.push_back({item.getExpert(), item.getLogit()});
+    for (auto item : from.getExperts()) {
+      const auto fate = static_cast<unsigned>(item.getFate());
+      if (fate >= pair_fate_count) complain(unsupported("pair fate"));
+      to.experts.push_back({item.getExpert(), item.getChosen(), item.getCopy(), item.getRank(), item.getSlot(),
+                            static_cast<PairFate>(fate < pair_fate_count ? fate : 0), 0, item.getWeight()});
+    }
     return to;
   }
   FinishReason reason(schema::FinishReason from) {

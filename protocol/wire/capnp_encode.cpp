@@ -125,6 +125,7 @@ struct PutClient {
     submit.setTimeoutMs(m.timeout_ms);
     submit.setCredit(m.credit);
     submit.setReturnTokens(m.return_tokens);
+    submit.setTraceTopM(m.trace_top_m);
   }
   void operator()(const Cancel& m) {
     frame.setRequestId(text_of(m.request_id));
@@ -171,6 +172,36 @@ void put(schema::ChoiceEnd::Builder to, const ChoiceEnd& from) {
   if (from.error) put(to.initError(), *from.error);
 }
 
+void put(schema::StepRouting::Builder to, const StepRouting& from) {
+  to.setStep(from.step.value);
+  to.setEpoch(from.epoch.value);
+  to.setStart(from.start);
+  to.setRecomputed(from.recomputed);
+  to.setLayers(from.layers);
+  to.setTopM(from.top_m);
+  to.setExpertsPerToken(from.experts_per_token);
+  put_tokens(to.initTokens(count_of(from.tokens.size())), from.tokens);
+  auto times = to.initNanoseconds(count_of(from.nanoseconds.size() * routing_phase_count));
+  for (unsigned i = 0; i < times.size(); ++i) times.set(i, from.nanoseconds[i / routing_phase_count][i % routing_phase_count]);
+  auto logits = to.initLogits(count_of(from.logits.size()));
+  for (unsigned i = 0; i < logits.size(); ++i) {
+    logits[i].setExpert(from.logits[i].expert);
+    logits[i].setLogit(from.logits[i].logit);
+  }
+  auto experts = to.initExperts(count_of(from.experts.size()));
+  for (unsigned i = 0; i < experts.size(); ++i) {
+    auto expert = experts[i];
+    const RoutedExpert& pair = from.experts[i];
+    expert.setExpert(pair.expert);
+    expert.setChosen(pair.chosen);
+    expert.setCopy(pair.copy);
+    expert.setRank(pair.rank);
+    expert.setSlot(pair.slot);
+    expert.setFate(static_cast<schema::PairFate>(pair.fate));
+    expert.setWeight(pair.weight);
+  }
+}
+
 struct PutServer {
   schema::ServerFrame::Builder frame;
 
@@ -197,6 +228,9 @@ struct PutServer {
     for (unsigned i = 0; i < events.size(); ++i) put(events[i], m.events[i]);
     put_tokens(delta.initTokens(count_of(m.tokens.size())), m.tokens);
     delta.setChoice(m.choice);
+    if (m.routing.empty()) return;
+    auto routing = delta.initRouting(count_of(m.routing.size()));
+    for (unsigned i = 0; i < routing.size(); ++i) put(routing[i], m.routing[i]);
   }
   void operator()(const Done& m) {
     frame.setRequestId(text_of(m.request_id));

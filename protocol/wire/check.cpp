@@ -155,6 +155,7 @@ void check_submit(Checker& c, const Submit& s) {
   c.count("tools", s.tools.size(), limits.tools_max, "tools_max");
   c.count("prompt_tokens", s.prompt_tokens.size(), limits.context_tokens_max, "context_tokens_max");
   check_sampling(c, s.sampling);
+  c.count("trace_top_m", s.trace_top_m, limits.trace_top_m_max, "trace_top_m_max");
   if (s.messages.empty() && s.prompt_tokens.empty())
     c.complain(ErrorCode::invalid_argument, "there is nothing to answer: both messages and prompt_tokens are empty; send one of them", "messages");
   if (!s.prompt_tokens.empty() && !s.messages.empty())
@@ -200,6 +201,12 @@ void check_delta(Checker& c, const Delta& delta) {
                "choice is " + std::to_string(delta.choice) + ", and a request has " + std::to_string(choices_bound) + " at most", "choice");
   c.count("events", delta.events.size(), delta_events_max, "delta_events_max");
   c.count("tokens", delta.tokens.size(), delta_events_max, "delta_events_max");
+  c.count("routing", delta.routing.size(), delta_events_max, "delta_events_max");
+  for (std::size_t i = 0; i < delta.routing.size() && !c.failed(); ++i) {
+    const std::string path = "routing[" + std::to_string(i) + "]";
+    if (!is_whole(delta.routing[i]))
+      c.complain(ErrorCode::corrupt, path + ": its lists are not as long as its tokens, layers, top_m and experts_per_token say", path);
+  }
   for (std::size_t i = 0; i < delta.events.size() && !c.failed(); ++i) {
     const std::string path = "events[" + std::to_string(i) + "]";
     if (const auto* text = std::get_if<Text>(&delta.events[i])) c.text(path + ".text", text->text);

@@ -1,6 +1,7 @@
 // See the header.
 #include "protocol/wire/delta_log.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace althing::protocol::wire {
@@ -18,8 +19,18 @@ void DeltaLog::push(TokenId token, std::uint32_t choice) {
   ++to.count;
 }
 
+void DeltaLog::push(StepRouting&& routing, std::uint32_t choice) {
+  Choice& to = choices_[choice];
+  const std::size_t token_bytes = bytes_of(routing) / std::max<std::size_t>(1, routing.tokens.size());
+  for (StepRouting& piece : in_pieces(std::move(routing), std::max<std::size_t>(1, routing_piece_bytes / token_bytes))) {
+    to.routing_bytes += bytes_of(piece);
+    to.routing.push_back(std::move(piece));
+  }
+}
+
 void DeltaLog::close(std::uint32_t choice) {
   Choice& of = choices_[choice];
+  of.closed = true;
   if (of.stream) of.stream->finish(of.events);
 }
 
@@ -27,7 +38,13 @@ const ServerMessage& DeltaLog::cut(std::uint32_t choice) {
   Choice& of = choices_[choice];
   of.count = 0;
   of.was_cut = true;
-  return messages_.emplace_back(Delta{request_id_, messages_.size() + 1, choice, std::exchange(of.events, {}), std::exchange(of.tokens, {})});
+  Delta delta{request_id_, messages_.size() + 1, choice, std::exchange(of.events, {}), std::exchange(of.tokens, {})};
+  for (std::size_t bytes = 0; !of.routing.empty() && bytes < routing_bytes_max - routing_piece_bytes; of.routing.pop_front()) {
+    bytes += bytes_of(of.routing.front());
+    of.routing_bytes -= bytes_of(of.routing.front());
+    delta.routing.push_back(std::move(of.routing.front()));
+  }
+  return messages_.emplace_back(std::move(delta));
 }
 
 const ServerMessage& DeltaLog::end(ServerMessage last) {

@@ -1,5 +1,6 @@
 // JSON text to values. The text is parsed by json_text (linear, bounded depth, no key twice); here its members become fields.
 #include <array>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -119,6 +120,7 @@ class Decoder {
     to.timeout_ms = m.u32("timeout_ms");
     to.credit = m.u32("credit");
     to.return_tokens = m.boolean("return_tokens");
+    to.trace_top_m = m.u32("trace_top_m");
     return to;
   }
 
@@ -153,7 +155,67 @@ class Decoder {
     if (const auto* events = m.array("events"); events != nullptr && fits(m, "events", *events, delta_events_max, "delta_events_max"))
       for (std::size_t i = 0; i < events->size() && !error_; ++i) to.events.push_back(event((*events)[i], "events[" + std::to_string(i) + "]"));
     to.tokens = tokens(m, "tokens", delta_events_max, "delta_events_max");
+    if (const auto* parts = m.array("routing"); parts != nullptr && fits(m, "routing", *parts, delta_events_max, "delta_events_max"))
+      for (std::size_t i = 0; i < parts->size() && !error_; ++i) to.routing.push_back(routing((*parts)[i], "routing[" + std::to_string(i) + "]"));
     return to;
+  }
+
+  StepRouting routing(const ordered_json& json, const std::string& path) {
+    StepRouting to;
+    if (!json.is_object()) {
+      keep({ErrorCode::invalid_argument, path + " must be an object, not " + json.type_name(), path});
+      return to;
+    }
+    const Members m(json, path + ".", error_);
+    to.step = StepId{m.u64("step")};
+    to.epoch = EpochId{m.u64("epoch")};
+    to.start = m.u32("start");
+    to.recomputed = m.u32("recomputed");
+    to.layers = m.u32("layers");
+    to.top_m = m.u32("top_m");
+    to.experts_per_token = m.u32("experts_per_token");
+    to.tokens = tokens(m, "tokens", m.array("tokens") == nullptr ? 0 : m.array("tokens")->size(), "tokens");
+    rows(m, "nanoseconds", routing_phase_count, [&](const ordered_json& row) {
+      auto& layer = to.nanoseconds.emplace_back();
+      for (std::size_t i = 0; i < routing_phase_count; ++i) layer[i] = whole(row[i], std::numeric_limits<std::uint64_t>::max());
+    });
+    rows(m, "logits", 2, [&](const ordered_json& row) { to.logits.push_back({u32(row[0]), real(row[1])}); });
+    rows(m, "experts", 7, [&](const ordered_json& row) {
+      to.experts.push_back({u16(row[0]), u16(row[1]), u16(row[2]), u16(row[3]), u16(row[4]), fate(row[5]), 0, real(row[6])});
+    });
+    return to;
+  }
+
+  // Each item of an array that must be an array of `width` things. A thing of the wrong kind leaves an error that names the row.
+  template <class Take>
+  void rows(const Members& m, const char* key, std::size_t width, const Take& take) {
+    const auto* array = m.array(key);
+    for (std::size_t i = 0; array != nullptr && i < array->size() && !error_; ++i) {
+      const ordered_json& row = (*array)[i];
+      whole_row_ = row.is_array() && row.size() == width;
+      if (whole_row_) take(row);
+      if (!whole_row_) m.complain(ErrorCode::invalid_argument, m.path_of(key) + "[" + std::to_string(i) + "] is not what docs/protocol.md says", key);
+    }
+  }
+  std::uint64_t whole(const ordered_json& json, std::uint64_t most) {
+    const bool natural = json.is_number_unsigned() || (json.is_number_integer() && json.get<std::int64_t>() >= 0);
+    const std::uint64_t number = natural ? json.get<std::uint64_t>() : 0;
+    whole_row_ = whole_row_ && natural && number <= most;
+    return number;
+  }
+  std::uint32_t u32(const ordered_json& json) { return static_cast<std::uint32_t>(whole(json, std::numeric_limits<std::uint32_t>::max())); }
+  std::uint16_t u16(const ordered_json& json) { return static_cast<std::uint16_t>(whole(json, std::numeric_limits<std::uint16_t>::max())); }
+  float real(const ordered_json& json) {
+    if (json.is_null()) return std::numeric_limits<float>::quiet_NaN();
+    const bool fine = json.is_number() && std::abs(json.get<double>()) <= static_cast<double>(std::numeric_limits<float>::max());
+    whole_row_ = whole_row_ && fine;
+    return fine ? static_cast<float>(json.get<double>()) : 0.0F;
+  }
+  PairFate fate(const ordered_json& json) {
+    for (std::uint32_t i = 0; i < pair_fate_count && json.is_string(); ++i)
+      if (json.get_ref<const std::string&>() == name_of(static_cast<PairFate>(i))) return static_cast<PairFate>(i);
+    whole_row_ = false;
+    return PairFate::chosen;
   }
 
   DeltaEvent event(const ordered_json& json, const std::string& path) {
@@ -228,6 +290,7 @@ class Decoder {
 
   const Limits& limits_;
   std::optional<Error> error_;
+  bool whole_row_ = true;  // of rows()
 };
 
 Result<ordered_json> object_of(std::string_view body) {

@@ -64,6 +64,7 @@ ordered_json json_of(const Submit& m) {
   json["timeout_ms"] = m.timeout_ms;
   json["credit"] = m.credit;
   json["return_tokens"] = m.return_tokens;
+  if (m.trace_top_m > 0) json["trace_top_m"] = m.trace_top_m;
   return json;
 }
 
@@ -94,11 +95,30 @@ ordered_json json_of(const DeltaEvent& event) {
   return {{"type", "message_ended"}, {"index", std::get<MessageEnded>(event).index}};
 }
 
+// Rows of numbers instead of objects: there are many. What is not finite becomes null.
+ordered_json json_of(const StepRouting& m) {
+  ordered_json logits = ordered_json::array(), experts = ordered_json::array();
+  for (const RouterLogit& l : m.logits) logits.push_back({l.expert, real(l.logit)});
+  for (const RoutedExpert& e : m.experts) experts.push_back({e.expert, e.chosen, e.copy, e.rank, e.slot, name_of(e.fate), real(e.weight)});
+  return {{"step", whole(m.step.value)},
+          {"epoch", whole(m.epoch.value)},
+          {"start", m.start},
+          {"recomputed", m.recomputed},
+          {"layers", m.layers},
+          {"top_m", m.top_m},
+          {"experts_per_token", m.experts_per_token},
+          {"tokens", m.tokens},
+          {"nanoseconds", m.nanoseconds},
+          {"logits", std::move(logits)},
+          {"experts", std::move(experts)}};
+}
+
 ordered_json json_of(const Delta& m) {
   ordered_json json = {{"type", "delta"}, {"request_id", m.request_id}, {"sequence", whole(m.sequence)}, {"choice", m.choice}};
   ordered_json& events = json["events"] = ordered_json::array();
   for (const auto& event : m.events) events.push_back(json_of(event));
   json["tokens"] = m.tokens;
+  for (const StepRouting& part : m.routing) json["routing"].push_back(json_of(part));
   return json;
 }
 

@@ -19,6 +19,7 @@
 #include "scheduler/vocabulary/errors.hpp"
 #include "scheduler/vocabulary/events.hpp"
 #include "scheduler/vocabulary/ids.hpp"
+#include "scheduler/vocabulary/routing_trace.hpp"
 
 namespace althing::protocol::wire {
 
@@ -54,7 +55,8 @@ struct Submit {
   Sampling sampling;
   std::uint32_t timeout_ms = 0;  // 0: none
   std::uint32_t credit = 0;
-  bool return_tokens = false;  // deltas also carry the generated ids
+  bool return_tokens = false;     // deltas also carry the generated ids
+  std::uint32_t trace_top_m = 0;  // deltas also tell where tokens were routed, with so many of the router's logits; 0: they do not
 };
 
 struct Cancel {
@@ -112,6 +114,8 @@ struct Delta {
   std::uint32_t choice = 0;  // which of the n completions all of this belongs to
   std::vector<DeltaEvent> events;
   std::vector<TokenId> tokens;
+  // What was computed for the choice since the delta before: in the order of steps, not necessarily all of it that led to these tokens.
+  std::vector<StepRouting> routing{};
 };
 
 // How one of several choices ended.

@@ -27,6 +27,7 @@ struct Submitted {
   // So many completions of the prompt, taken all or none. They are the requests request … request + choices - 1, drawn as sampling.choice and the
   // ones after it: each has its own row, tokens and Finished. Accepted or Rejected is one and names the first. REQUIRES: 1 when something was drawn.
   std::uint32_t choices = 1;
+  std::uint32_t trace_top_m = 0;  // RowSetup's, for each choice
 };
 
 // The client gave up, or the frontend did for it; `error` is what its Finished will carry.

@@ -23,6 +23,10 @@ struct Limits {
   std::uint32_t completion_tokens_max = 2048;
   std::uint32_t stop_tokens_max = 16;
   std::uint32_t choices_max = 16;  // completions of one prompt in one request
+  // Traces of routing.
+  std::uint32_t traces_max = 32;              // sequences that are traced at a time; 0: none ever
+  std::uint32_t trace_top_m_max = 32;         // logits that are told of each token and layer
+  std::uint32_t trace_bytes_max = 32u << 20;  // kept of one request's trace, about; a longer one ends the request
   // Clients.
   std::uint32_t sessions_max = 1024;
   std::uint32_t requests_per_session_max = 256;

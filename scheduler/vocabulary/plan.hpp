@@ -25,6 +25,7 @@ struct RowSetup {
   RequestId request;
   SamplingParameters sampling;
   DpGroup dp_group{};
+  std::uint32_t trace_top_m = 0;  // where its tokens are routed is told, with so many logits of each; 0: it is not
 
   friend bool operator==(const RowSetup&, const RowSetup&) = default;
 };
@@ -120,6 +121,7 @@ struct StepResult {
   std::vector<DrawnToken> drawn;          // in the order of the plan's work, rows with `sample` only
   std::vector<SlotOfGroup> unrestored{};  // slots of the plan's `restore` that some rank of the group does not have, or not whole; ascending
   std::string counts{};                   // what it did at the experts (expert_counts.hpp); the core never sees it. Empty: no tokens, or not counted
+  std::string routing{};                  // where tokens of traced rows went (routing_trace.hpp); likewise
 
   friend bool operator==(const StepResult&, const StepResult&) = default;
 };

@@ -33,6 +33,8 @@ struct Heard {
   std::vector<protocol::wire::ServerMessage> to_client;
   int closed = 0;
   std::vector<std::uint32_t> tps;  // under which tokens were drawn, whenever it was told
+  std::vector<Routed> routed;
+  std::vector<std::string> order;  // of what follows: routed, tokens, finished
 };
 
 inline caf::behavior recorder(caf::event_based_actor*, std::shared_ptr<Heard> heard) {
@@ -42,8 +44,16 @@ inline caf::behavior recorder(caf::event_based_actor*, std::shared_ptr<Heard> he
       [=](const TokensDrawn& drawn) {
         EXPECT_EQ(drawn.first, heard->tokens.size()) << "a gap or a double";
         heard->tokens.insert(heard->tokens.end(), drawn.tokens.begin(), drawn.tokens.end());
+        heard->order.emplace_back("tokens");
       },
-      [=](const Finished& finished) { heard->finished.push_back(finished); },
+      [=](const Finished& finished) {
+        heard->finished.push_back(finished);
+        heard->order.emplace_back("finished");
+      },
+      [=](const Routed& routed) {
+        heard->routed.push_back(routed);
+        heard->order.emplace_back("routed");
+      },
       [=](const ToClient& out) { heard->to_client.push_back(out.message); },
       [=](const StreamClosed&) { ++heard->closed; },
       [=](const DrawnUnder& under) { heard->tps.push_back(under.tp); },

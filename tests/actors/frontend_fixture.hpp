@@ -56,13 +56,14 @@ class FrontendActorTest : public testing::Test {
     caf::anon_send(frontend_, std::move(message));
     settle();
   }
-  void start(std::uint32_t credit = 0, bool return_tokens = true, std::uint32_t choices = 1) {
+  void start(std::uint32_t credit = 0, bool return_tokens = true, std::uint32_t choices = 1, std::uint32_t trace_top_m = 0) {
     wire::Submit submit;
     submit.request_id = "r";
     submit.messages = {{protocol::harmony::Role::user, {}, {}, {}, {}, {protocol::harmony::TextContent{"hello"}}}};
     submit.credit = credit;
     submit.return_tokens = return_tokens;
     submit.sampling.n = choices;
+    submit.trace_top_m = trace_top_m;
     frontend_ = system_.spawn(frontend_actor, std::shared_ptr<const FrontendShared>(shared_),
                               FrontendStart{RequestId{1}, "client", std::move(submit), gateway_, std::chrono::steady_clock::now()});
     settle();

@@ -168,10 +168,12 @@ class Choice:
 
     def __init__(self):
         self.tokens, self.text = [], {}
+        self.routing = []  # of a traced request
         self.story = []  # [recipient or channel, text, ended] of each message: what the client was told
 
     def hear(self, delta):
         self.tokens += delta['tokens']
+        self.routing += delta.get('routing', [])
         for event in delta['events']:
             if event['type'] == 'message_started':
                 assert event['index'] == len(self.story), f'message {event["index"]} after {len(self.story)} of them'

@@ -20,6 +20,7 @@
 #include "gpu/comm/solo_communicator.hpp"
 #include "gpu/executor.hpp"
 #include "scheduler/placement.hpp"
+#include "scheduler/vocabulary/routing_trace.hpp"
 
 namespace althing::tests {
 
@@ -125,8 +126,9 @@ class Engine {
   }
 
   // Sets `row` in `plan` with pages for `tokens` positions in every KV group. Rows go round the DP groups.
-  void admit(StepPlan& plan, std::uint32_t row, std::uint64_t request, const SamplingParameters& sampling, std::uint32_t tokens) {
-    plan.set.push_back({RowIndex{row}, RequestId{request}, sampling, DpGroup{row % dp_groups_}});
+  void admit(StepPlan& plan, std::uint32_t row, std::uint64_t request, const SamplingParameters& sampling, std::uint32_t tokens,
+             std::uint32_t trace_top_m = 0) {
+    plan.set.push_back({RowIndex{row}, RequestId{request}, sampling, DpGroup{row % dp_groups_}, trace_top_m});
     for (std::uint32_t g = 0; g < layout_.groups.size(); ++g) {
       const std::uint32_t count = (tokens + layout_.groups[g].tokens_per_page - 1) / layout_.groups[g].tokens_per_page;
       PageGrant grant{RowIndex{row}, g, 0, {}};
@@ -161,7 +163,7 @@ class Engine {
     for (auto& result : results)
       if (!result) return result.error();
     for (auto& result : results)
-      if (!(*result == *results[0])) return Error{ErrorCode::internal, "ranks drew different tokens", {}};
+      if (!(untimed(*result) == untimed(*results[0]))) return Error{ErrorCode::internal, "ranks drew different tokens", {}};
     step_ = plan.step.value;
     snapshot_ = false;
     return results[0];
@@ -169,6 +171,18 @@ class Engine {
 
  private:
   Engine() = default;
+
+  // Each rank has its own times.
+  static StepResult untimed(StepResult result) {
+    const std::string routing = std::exchange(result.routing, {});
+    std::string_view left = routing;
+    while (const auto section = next_section(left)) {
+      StepRouting part = read_routing(*section).value();
+      part.nanoseconds.assign(part.layers, {});
+      append_routing(result.routing, RequestId{section->request}, part);
+    }
+    return result;
+  }
 
   void give_back(std::uint32_t row) {
     const auto held = held_pages_.find(row);

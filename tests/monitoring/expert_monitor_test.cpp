@@ -57,7 +57,7 @@ TEST(ExpertMonitor, a_matrix_of_two_layers_and_four_experts_by_hand) {
   EXPECT_EQ(page.at("althing_router_gate_weight{layer=\"0\",place=\"0\"}"), 1);
   EXPECT_TRUE(std::isinf(page.at("althing_expert_saturation_minutes{layer=\"0\"}")));
   EXPECT_EQ(monitor.json(0),
-            "{\"layers\":2,\"experts\":4,\"top_k\":1,\"epoch\":3,\"steps\":1,\"tokens\":1000,\"window_whole\":true,"
+            "{\"layers\":2,\"experts\":4,\"top_k\":1,\"epoch\":3,\"first_epoch\":3,\"steps\":1,\"tokens\":1000,\"window_whole\":true,"
             "\"window\":[[400,100,300,200],[0,0,900,100]],\"total\":[[400,100,300,200],[0,0,900,100]],\"per_rank\":[[700,900],[300,100]],"
             "\"imbalance\":[1.6,3.6],\"active\":[4,2],\"saturation_minutes\":[null,null],\"hot\":[[1,2,0.9]],\"dead\":[[1,0],[1,1]]}\n");
 }
@@ -198,6 +198,8 @@ TEST(ExpertMonitor, pages_and_steps_at_once_lose_nothing) {
   for (int i = 0; i < 5000; ++i) ASSERT_TRUE(monitor.step(bytes, i));
   reader.request_stop();
   reader.join();
+  ASSERT_TRUE(monitor.layout(5, spread(4, 2)));
+  EXPECT_THAT(monitor.json(0), HasSubstr("\"epoch\":5,\"first_epoch\":1,")) << "what came before it is counted still";
   EXPECT_THAT(monitor.json(0), HasSubstr("\"total\":[[10000,0,5000,5000],[5000,5000,5000,5000]]"));
 }
 

@@ -292,7 +292,7 @@ TEST(Metrics, counts_of_steps_are_on_all_pages) {
   EXPECT_EQ(page_of(metrics).at("althing_layer_rank_tokens_total{layer=\"1\",rank=\"1\"}"), 4);
   const ExpertPage experts = metrics.scrape_experts();
   EXPECT_NE(experts.text.find("althing_expert_tokens_total{layer=\"0\",expert=\"0\"} 5\n"), std::string::npos);
-  EXPECT_NE(metrics.experts_json().find("\"epoch\":4,\"steps\":1,\"tokens\":6,"), std::string::npos);
+  EXPECT_NE(metrics.experts_json().find("\"epoch\":4,\"first_epoch\":4,\"steps\":1,\"tokens\":6,"), std::string::npos);
   EXPECT_EQ(page_of(metrics).at("althing_series{path=\"/metrics/experts\"}"), static_cast<double>(experts.series));
   EXPECT_EQ(page_of(metrics).at("althing_reports_refused_total"), 0);
   metrics.step_counts("these are no counts");

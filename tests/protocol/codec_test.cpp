@@ -5,6 +5,7 @@
 #include <capnp/serialize.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <memory>
 
@@ -72,6 +73,7 @@ TEST(WireCodec, fields_arrive_where_they_belong) {
     EXPECT_EQ(submit.sampling.temperature, 0.7F);
     EXPECT_EQ(submit.credit, 16U);
     EXPECT_TRUE(submit.return_tokens);
+    EXPECT_EQ(submit.trace_top_m, 4U);
     EXPECT_FALSE(submit.tools[0].parameters.has_value());
   }
 }
@@ -84,6 +86,44 @@ TEST(WireCodec, absent_numbers_stay_absent) {
     EXPECT_FALSE(s.temperature || s.top_p || s.min_p || s.top_k || s.seed || s.completion_tokens_max || s.ignore_stop);
     EXPECT_FALSE(std::get<Submit>(*decoded).reasoning_effort.has_value());
   }
+}
+
+TEST(WireCodec, routing_comes_back_to_the_last_bit_and_what_is_not_finite_stays_so) {
+  for (const auto encoding : encodings) {
+    Delta delta{"r", 1, 0, {}, {}, {tests::routing_sample()}};
+    auto decoded = decode_server(encode(ServerMessage(delta), encoding), encoding, limits);
+    ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+    EXPECT_EQ(std::get<Delta>(*decoded).routing, delta.routing);
+    delta.routing[0].logits[1].logit = NAN;
+    delta.routing[0].experts[0].weight = NAN;
+    decoded = decode_server(encode(ServerMessage(delta), encoding), encoding, limits);
+    ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+    EXPECT_TRUE(std::isnan(std::get<Delta>(*decoded).routing[0].logits[1].logit));
+    EXPECT_TRUE(std::isnan(std::get<Delta>(*decoded).routing[0].experts[0].weight));
+  }
+}
+
+TEST(WireCodec, routing_whose_lists_do_not_fit_each_other_is_refused) {
+  const auto refused = [](const auto& change) {
+    for (const auto encoding : encodings) {
+      Delta delta{"r", 1, 0, {}, {}, {tests::routing_sample(), tests::routing_sample()}};
+      change(delta.routing[1]);
+      const auto decoded = decode_server(encode(ServerMessage(delta), encoding), encoding, limits);
+      ASSERT_FALSE(decoded.ok());
+      EXPECT_EQ(decoded.error().code, ErrorCode::corrupt);
+      EXPECT_EQ(decoded.error().field, "routing[1]");
+    }
+  };
+  refused([](StepRouting& r) { r.tokens.pop_back(); });
+  refused([](StepRouting& r) { r.logits.pop_back(); });
+  refused([](StepRouting& r) { r.experts.push_back({}); });
+  refused([](StepRouting& r) { r.nanoseconds.pop_back(); });
+  refused([](StepRouting& r) { r.layers = 0xffff'ffff; });
+  refused([](StepRouting& r) { r.recomputed = 3; });
+  Submit submit = tests::token_submit();
+  submit.trace_top_m = limits.trace_top_m_max + 1;
+  for (const auto encoding : encodings)
+    EXPECT_EQ(decode_client(encode(ClientMessage(submit), encoding), encoding, limits).error().field, "trace_top_m");
 }
 
 // ZeroMQ hands out buffers at any address, and Cap'n Proto reads whole words.

@@ -59,6 +59,7 @@ inline protocol::wire::Submit chat_submit() {
   submit.timeout_ms = 30'000;
   submit.credit = 16;
   submit.return_tokens = true;
+  submit.trace_top_m = 4;
   return submit;
 }
 
@@ -87,6 +88,25 @@ inline std::vector<protocol::wire::ClientMessage> client_samples() {
           Ping{9007199254740993ULL}};
 }
 
+inline StepRouting routing_sample() {
+  StepRouting routing;
+  routing.step = StepId{12};
+  routing.epoch = EpochId{3};
+  routing.start = 40;
+  routing.recomputed = 1;
+  routing.layers = 2;
+  routing.top_m = 2;
+  routing.experts_per_token = 1;
+  routing.tokens = {7, 200'006};
+  routing.nanoseconds = {{1, 2, 3, 4, 5}, {6, 7, 8, 9, 1'000'000'000'000}};
+  for (std::uint32_t i = 0; i < 8; ++i) routing.logits.push_back({i, 1.5F - static_cast<float>(i)});
+  routing.experts = {{5, 5, 1, 3, 2, PairFate::replica, 0, 0.75F},
+                     {4, 2, 0, 1, 4, PairFate::rerouted, 0, 1.0F},
+                     {2, 2, 0, 0, 0, PairFate::dropped, 0, 0.0F},
+                     {1, 1, 0, 0, 1, PairFate::chosen, 0, 0.1F}};
+  return routing;
+}
+
 inline std::vector<protocol::wire::ServerMessage> server_samples() {
   using namespace protocol::wire;
   std::vector<ServerMessage> samples = {
@@ -98,6 +118,7 @@ inline std::vector<protocol::wire::ServerMessage> server_samples() {
             {MessageStarted{0, protocol::harmony::Role::assistant, "commentary", "functions.get_current_weather", "<|constrain|>json"},
              Text{0, "{\"city\":\"Brüssel\"}"}, MessageEnded{0}},
             {12606, 815}},
+      Delta{"r-1", 2, 0, {}, {12606}, {routing_sample(), routing_sample()}},
       Done{"r-1", 2, FinishReason::length, {68, 25, 1}, {}},
       Done{"r-2",
            9,

@@ -35,6 +35,7 @@ Submitted full_request() {
   s.boundaries = {2, 5};
   s.drawn = {7, 0, 999};
   s.choices = 5;
+  s.trace_top_m = 6;
   return s;
 }
 
@@ -77,16 +78,21 @@ TEST(Journal, the_fields_of_a_submission_are_the_same_again) {
   EXPECT_EQ(again.boundaries, s.boundaries);
   EXPECT_EQ(again.drawn, s.drawn);
   EXPECT_EQ(again.choices, s.choices);
+  EXPECT_EQ(again.trace_top_m, s.trace_top_m);
 }
 
 TEST(Journal, the_config_comes_back) {
-  const auto config = easy_config();
+  auto config = easy_config();
+  config.limits.traces_max = 3;
+  config.limits.trace_top_m_max = 5;
   const auto back = from_config_line(to_config_line(config));
   ASSERT_TRUE(back.ok()) << back.error().message;
   EXPECT_EQ(back->kv, config.kv);
   EXPECT_EQ(back->vocabulary, config.vocabulary);
   EXPECT_EQ(back->limits.rows_max, config.limits.rows_max);
   EXPECT_EQ(back->limits.stop_tokens_max, config.limits.stop_tokens_max);
+  EXPECT_EQ(back->limits.traces_max, 3u);
+  EXPECT_EQ(back->limits.trace_top_m_max, 5u);
   EXPECT_EQ(to_config_line(*back), to_config_line(config));
 }
 
