@@ -120,7 +120,7 @@ CLI::App* add_trace_command(CLI::App& parent, TraceSettings& trace) {
 CLI::App* add_sweep_command(CLI::App& parent, MoeSweepSettings& sweep) {
   CLI::App& app = *parent.add_subcommand("moe-sweep", "measure what limits on experts cost and give, against no limits");
   add_moe_batch_options(app, sweep.batch);
-  number_option(app, "--steps", sweep.batch.steps, positive, "decode steps of each setting");
+  number_option(app, "--steps", sweep.batch.steps, bench_steps, "decode steps of each setting");
   app.add_option("--policies", sweep.policies, "what becomes of tokens that find an expert full: reroute, drop, pad")
       ->delimiter(',')
       ->capture_default_str();
@@ -134,7 +134,7 @@ CLI::App* add_sweep_command(CLI::App& parent, MoeSweepSettings& sweep) {
 CLI::App* add_load_table_command(CLI::App& parent, MoeBatchSettings& batch) {
   CLI::App& app = *parent.add_subcommand("load-table", "measure how evenly batches load the experts");
   add_moe_batch_options(app, batch);
-  number_option(app, "--runs", batch.steps, positive, "steps that are counted");
+  number_option(app, "--runs", batch.steps, bench_steps, "steps that are counted");
   return &app;
 }
 

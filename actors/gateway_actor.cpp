@@ -241,6 +241,8 @@ void Gateway::on_hello(const std::string& route, Session& session, const wire::H
 void Gateway::on_submit(const std::string& route, Session& session, wire::Submit submit) {
   Client& client = clients_[session.client_id];
   if (const auto known = client.streams.find(submit.request_id); known != client.streams.end()) {
+    // What the first of several brings is on its way on this connection: they start nothing, and nobody needs it twice.
+    if (known->second.attached && resumed_just_now(known->second)) return;
     return resume(route, session, submit.request_id, known->second, 0);
   }
   if (client.open() >= shared_->limits.requests_per_session_max) {
@@ -332,12 +334,15 @@ void Gateway::drain_unsent() {
   for (const std::string& route : gone_routes) drop_session(route);
 }
 
+bool Gateway::resumed_just_now(const Stream& stream) {
+  return stream.resumed != Clock::time_point{} && Clock::now() - stream.resumed < resume_interval;
+}
+
 void Gateway::resume(const std::string& route, Session& session, const std::string& request_id, Stream& stream, std::uint64_t last_sequence) {
   // Each resume repeats a whole log; a client needs one a reconnect.
-  const auto now = Clock::now();
-  if (stream.resumed != Clock::time_point{} && now - stream.resumed < resume_interval)
+  if (resumed_just_now(stream))
     return reply_error(route, session, request_id, Error{ErrorCode::busy, "this request was resumed just now; wait for what that brings", ""});
-  stream.resumed = now;
+  stream.resumed = Clock::now();
   stream.attached = true;
   send(stream.frontend, ClientResume{last_sequence, ++stream.attachment});
 }

@@ -86,6 +86,7 @@ class Gateway : public caf::blocking_actor {
   void refuse(const std::string& route, protocol::wire::Encoding encoding, bool delimiter, Error error);
   void send_body(const std::string& route, Session& session, std::string body);
   protocol::wire::RouterSocket::Sent try_send(const std::string& route, const Session& session, const std::string& body);
+  static bool resumed_just_now(const Stream& stream);
   void resume(const std::string& route, Session& session, const std::string& request_id, Stream& stream, std::uint64_t last_sequence);
   bool make_room();
   void forget(const StreamClosed& closed);

@@ -33,6 +33,7 @@ struct RealRange {
 
 inline constexpr WholeRange any_count{};  // of 32 bits
 inline constexpr WholeRange positive{1};
+inline constexpr WholeRange bench_steps{1, 100'000};
 inline constexpr WholeRange any_seed{0, std::numeric_limits<std::uint64_t>::max()};
 inline constexpr WholeRange ranks_range{1, 64};
 inline constexpr WholeRange ranks_or_default_range{0, 64};
@@ -40,8 +41,8 @@ inline constexpr WholeRange threads_range{1, 256};
 inline constexpr WholeRange kv_mib_range{0, 1u << 24};
 inline constexpr RealRange gpu_memory_fraction_range{0, 1, true};
 inline constexpr RealRange capacity_factor_range{1, 1000, true};  // 1 is the mean itself
-inline constexpr RealRange room_factor_range{0, 1024, true};
-inline constexpr WholeRange capacity_multiple_range{1, 65'536};
+inline constexpr RealRange room_factor_range{0, 64, true};
+inline constexpr WholeRange capacity_multiple_range{1, 256};
 inline constexpr RealRange router_temperature_range{0, 100, true};
 inline constexpr WholeRange step_timeout_ms_range{100};
 inline constexpr WholeRange spares_range{0, 64};

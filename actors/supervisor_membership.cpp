@@ -159,7 +159,8 @@ void Supervisor::grow() {
 }
 
 // An epoch that does not become complete is announced again, with more patience each time: a rank may have answered over a connection that was about
-// to end. CAF's connect has no deadline that can be relied on, so a rank that reads its line and still does not join is started again.
+// to end. CAF's connect has no deadline that can be relied on, so a rank that reads its line and still does not join is started again; and so is one
+// whose process joins while its executor does not take the epoch up: it hangs between steps, where nothing else would ever find it.
 void Supervisor::watch_joining() {
   if (core_port_.empty() || exit_code_ || ready_epoch_ == epoch_) return;
   const std::vector<std::uint32_t>& layout = membership_->current().members;
@@ -168,14 +169,18 @@ void Supervisor::watch_joining() {
     if (!members_[m].process || !members_[m].loaded) return;
     since = std::max(since, *members_[m].loaded);
   }
-  const bool somebody_missing = std::any_of(layout.begin(), layout.end(), [&](std::uint32_t m) { return members_[m].joined != epoch_; });
-  // A rank may be in the middle of its TLS handshake on a machine that is busy; that is not yet a reason to kill it.
-  if (Clock::now() - since < (somebody_missing ? 5 * join_patience_ : join_patience_)) return;
+  const auto is_missing = [&](std::uint32_t m) { return members_[m].joined != epoch_; };
+  const auto hangs = [&](std::uint32_t m) { return !is_missing(m) && members_[m].page && members_[m].page->stamps()->epoch.load() != epoch_; };
+  const bool somebody_missing = std::any_of(layout.begin(), layout.end(), is_missing),
+             somebody_hangs = std::any_of(layout.begin(), layout.end(), hangs);
+  // A rank may be in the middle of its TLS handshake on a machine that is busy, or of its last step; that is not yet a reason to kill it.
+  if (Clock::now() - since < (somebody_missing ? 5 : somebody_hangs ? 2 : 1) * join_patience_) return;
   join_patience_ = std::min(join_patience_ * 2, std::chrono::milliseconds(30'000));
   bool killed = false;
   for (const std::uint32_t m : layout) {
-    if (members_[m].joined == epoch_) continue;
-    log(LogLevel::error, "rank_did_not_join", {{"who", name_of_member(m)}, {"epoch", epoch_}});
+    if (!is_missing(m) && !hangs(m)) continue;
+    log(LogLevel::error, "rank_did_not_join",
+        {{"who", name_of_member(m)}, {"epoch", epoch_}, {"why", is_missing(m) ? "its process did not connect" : "its executor does not answer"}});
     members_[m].process->signal(SIGKILL);
     members_[m].loaded.reset();
     killed = true;

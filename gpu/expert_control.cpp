@@ -9,8 +9,8 @@ namespace althing::gpu {
 namespace {
 
 constexpr double load_high = 0.96, load_low = 0.64;  // 0.8 and a fifth of it on either side
-constexpr double capacity_factor_max = 1024.0;
-constexpr std::uint32_t capacity_multiple_max = 65'536;
+constexpr double capacity_factor_max = 64.0;
+constexpr std::uint32_t capacity_multiple_max = 256;  // more would pad a step to sizes that never end
 constexpr float temperature_min = 0.01F, temperature_max = 100.0F;
 
 Error wrong(const char* field, const std::string& value, const std::string& range) {
@@ -21,9 +21,9 @@ Error wrong(const char* field, const std::string& value, const std::string& rang
 
 Status check(const ExpertControl& c) {
   if (!(c.capacity_factor > 0.0 && c.capacity_factor <= capacity_factor_max))
-    return wrong("capacity-factor", std::to_string(c.capacity_factor), "a number over 0, up to 1024");
+    return wrong("capacity-factor", std::to_string(c.capacity_factor), "a number over 0, up to 64");
   if (c.capacity_multiple == 0 || c.capacity_multiple > capacity_multiple_max)
-    return wrong("capacity-multiple", std::to_string(c.capacity_multiple), "1 to 65536");
+    return wrong("capacity-multiple", std::to_string(c.capacity_multiple), "1 to 256");
   if (!(c.router_temperature >= temperature_min && c.router_temperature <= temperature_max))
     return wrong("router-temperature", std::to_string(c.router_temperature), "0.01 to 100");
   if (c.adaptive && c.overflow == OverflowPolicy::none)

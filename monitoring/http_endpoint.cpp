@@ -24,7 +24,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int short_threads = 4;
+// Most of them wait: a connection that asks nothing holds one until request_timeout_ms, and must not hold up who asks whether the server is alive.
+constexpr int short_threads = 48;
 constexpr std::chrono::seconds body_wait{10};  // for the whole body of a chat's request
 constexpr std::chrono::milliseconds silence_max{500};
 
@@ -189,7 +190,7 @@ Status CivetEndpoint::listen(const LoopbackAddress& address) {
                                          "max_request_size",
                                          "8192",
                                          "request_timeout_ms",
-                                         "2000",
+                                         "1000",
                                          "enable_keep_alive",
                                          "no",
                                          "tcp_nodelay",

@@ -61,6 +61,9 @@ class Session:
     def submit(self, request_id, messages, **members):
         """members: tools, reasoning_effort, sampling, timeout_ms, credit, return_tokens, trace_top_m."""
         submit = {'request_id': request_id, 'messages': messages, **members}
+        size, limit = len(json.dumps(submit, ensure_ascii=False).encode()) + 64, self.welcome['frame_bytes_max']
+        if size > limit:
+            raise ServerError('too_large', f'the request is {size} bytes, and the server takes {limit}; send less')
         self.streams[request_id] = Stream(submit)
         self.send('submit', **submit)
 

@@ -16,7 +16,8 @@ namespace {
 void set_options(zmq::socket_t& socket, const std::string& endpoint, const Limits& limits) {
   socket.set(zmq::sockopt::router_mandatory, true);
   socket.set(zmq::sockopt::router_handover, false);
-  socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(limits.frame_bytes_max));
+  // libzmq drops a connection without a word for a frame over its own limit: leave room to answer those that are only somewhat too large.
+  socket.set(zmq::sockopt::maxmsgsize, 4 * static_cast<std::int64_t>(limits.frame_bytes_max));
   socket.set(zmq::sockopt::sndhwm, 1000);
   socket.set(zmq::sockopt::rcvhwm, 1000);
   socket.set(zmq::sockopt::handshake_ivl, 2000);

@@ -94,6 +94,26 @@ def two_hellos_on_one_connection_leave_nothing_behind():
         still_serves(server)
 
 
+def a_frame_over_the_limit_gets_a_typed_error_and_the_connection_lives():
+    with Server(ranks=1) as server, Client(server.endpoint) as client:
+        client.send('submit', request_id='big', messages=[{'role': 'user', 'content': 'x' * (5 << 20)}])
+        answer = client.receive()
+        assert answer['type'] == 'error' and answer['error']['code'] == 'too_large' and '4194304' in answer['error']['message'], answer
+        ask(client, 'small', CASE)
+        client.finish()
+        assert client.streams['small'].end['type'] == 'done'
+
+
+def a_submit_that_is_repeated_at_once_starts_nothing_and_is_no_error():
+    with Server(ranks=1) as server, Client(server.endpoint) as client:
+        ask(client, 'one', CASE)
+        for _ in range(3):
+            client.send('submit', **client.streams['one'].submit)
+        client.finish()
+        assert client.streams['one'].end['type'] == 'done' and client.streams['one'].tokens == CASE['completion_ids'], client.streams['one'].end
+        wait_for('one request was counted', lambda: server.metric('althing_requests_accepted_total') == 1)
+
+
 def numbers_at_the_edge_of_floats_are_served():
     with Server() as server, Client(server.endpoint) as client:
         for number, sampling in enumerate(({'temperature': 1e-45}, {'temperature': 1e-39}, {'min_p': 1e-45, 'temperature': 1}, {'temperature': 2})):
@@ -317,7 +337,8 @@ def doctor_looks_at_the_addresses_that_a_server_would_have():
 
 if __name__ == '__main__':
     main(malformed_frames_get_typed_errors, junk_on_the_port_is_harmless, bad_requests_are_refused_with_both_numbers,
-         two_hellos_on_one_connection_leave_nothing_behind, numbers_at_the_edge_of_floats_are_served, nobody_reads_standard_error_and_serving_goes_on,
+         two_hellos_on_one_connection_leave_nothing_behind, a_frame_over_the_limit_gets_a_typed_error_and_the_connection_lives,
+         a_submit_that_is_repeated_at_once_starts_nothing_and_is_no_error, numbers_at_the_edge_of_floats_are_served, nobody_reads_standard_error_and_serving_goes_on,
          a_client_that_vanishes_is_cancelled,
          a_client_that_never_reads_is_cancelled, flags_and_places_that_are_wrong_say_what_to_do,
          numbers_out_of_range_name_flag_value_and_range, memory_that_is_not_there_is_refused_before_a_rank_starts, the_memory_table_has_a_line_for_the_mirror,

@@ -296,6 +296,21 @@ def slow_ranks_and_late_messages_kill_nobody():
         assert status(server, 0)['faults'] + status(server, 1)['faults'] == 12
 
 
+def a_rank_that_hangs_between_steps_is_started_again():
+    with started() as server, Client(server.endpoint) as client:
+        before = server.children()
+        load(client, count=4)
+        while sum(len(stream.tokens) for stream in client.streams.values()) < 8:
+            client.step()
+        # Long before it would wake by itself.
+        inject(server, 'slow', '--rank', 1, '--ms', 600_000)
+        client.finish(30)
+        judge(client)
+        wait_for('the rank is another process', lambda: server.children().get('rank1') not in (None, before['rank1']))
+        others_live(before, server, 'rank1')
+        assert 'its executor does not answer' in server.log()
+
+
 def a_lost_message_costs_a_membership_and_no_process():
     with started() as server, Client(server.endpoint) as client:
         before = server.children()
@@ -472,6 +487,7 @@ if __name__ == '__main__':
          a_stopped_rank_is_killed_within_half_a_second_and_never_returns, a_short_stop_is_no_death,
          a_stopped_core_is_replaced_within_half_a_second_and_its_streams_go_on, a_short_stop_of_the_core_is_no_death,
          a_hung_collective_is_found_and_only_its_rank_replaced, a_busy_machine_kills_nobody, slow_ranks_and_late_messages_kill_nobody,
+         a_rank_that_hangs_between_steps_is_started_again,
          a_lost_message_costs_a_membership_and_no_process, a_rank_without_memory_is_replaced,
          nan_ends_its_request_and_leaves_its_neighbours_alone, nan_of_one_dp_group_leaves_both_groups_neighbours_alone,
          two_deaths_at_once_and_a_death_during_recovery, ready_says_recovering_while_a_rank_is_missing, a_drain_during_a_recovery_finishes_its_streams,

@@ -9,7 +9,9 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
+import time
 
 from harness import BINARY, PATIENCE, ROOT, Client, Server, main, wait_for
 
@@ -158,6 +160,17 @@ def eight_chats_leave_room_for_everything_else():
         assert Chat(server, QUESTION).status == 200, 'there is room again'
 
 
+def idle_connections_hold_up_no_probe():
+    with Server(ranks=1) as server:
+        host, port = server.metrics_address.rsplit(':', 1)
+        idle = [socket.create_connection((host, int(port))) for _ in range(40)]
+        began = time.monotonic()
+        assert fetch(server, '/live')[0] == 200
+        assert time.monotonic() - began < 1.0 * PATIENCE, time.monotonic() - began
+        for connection in idle:
+            connection.close()
+
+
 def live_figures_follow_the_load():
     with Server('--dp', '2', ranks=2) as server, Client(server.endpoint) as client:
         before = live(server)
@@ -249,5 +262,5 @@ def top_fills_a_terminal_and_gives_it_back():
 
 if __name__ == '__main__':
     main(every_file_is_served_as_it_was_built, strangers_are_turned_away, a_chat_streams_its_channels, a_browser_that_leaves_cancels_its_chat,
-         eight_chats_leave_room_for_everything_else, live_figures_follow_the_load, deaths_are_told_with_their_recoveries_and_outlive_the_core,
+         eight_chats_leave_room_for_everything_else, idle_connections_hold_up_no_probe, live_figures_follow_the_load, deaths_are_told_with_their_recoveries_and_outlive_the_core,
          top_prints_once, top_fills_a_terminal_and_gives_it_back)
