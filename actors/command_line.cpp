@@ -86,6 +86,7 @@ CLI::App* add_chat_command(CLI::App& parent, ChatSettings& chat) {
   CLI::App& app = *parent.add_subcommand("chat", "talk to a running server");
   app.add_option("--endpoint", chat.endpoint, "the server")->capture_default_str()->envname("ALTHING_ENDPOINT");
   app.add_option("--once,question", chat.once, "ask this and exit");
+  app.add_option("--tenant", chat.tenant, "whose request it is, for the server's accounting; a label, no more");
   add_ask_options(app, chat.ask);
   add_trace_file_option(app, chat.ask);
   return &app;
@@ -189,6 +190,7 @@ int generate(GenerateSettings& settings) {
 
 int run_command_line(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is a write that fails, not our end
   CLI::App app{"Althing serves Mixture-of-Experts language models."};
   app.set_version_flag("--version", "althing " ALTHING_VERSION);
   app.require_subcommand(1);

@@ -47,6 +47,7 @@ inline constexpr RealRange bandwidth_gbps_range{0, 1'000'000, true};
 inline constexpr WholeRange step_timeout_ms_range{100};
 inline constexpr WholeRange spares_range{0, 64};
 inline constexpr WholeRange quarantine_seconds_range{1, 3600};
+inline constexpr WholeRange tenants_max_range{1, 1000};
 inline constexpr WholeRange token_log_mib_range{0, 4096};
 
 }  // namespace althing::actors

@@ -59,7 +59,7 @@ class Session:
         self.socket.send_multipart([HEADER, json.dumps({'type': kind, **members}, ensure_ascii=False).encode()])
 
     def submit(self, request_id, messages, **members):
-        """members: tools, reasoning_effort, sampling, timeout_ms, credit, return_tokens, trace_top_m."""
+        """members: tools, reasoning_effort, sampling, timeout_ms, credit, return_tokens, trace_top_m, tenant."""
         submit = {'request_id': request_id, 'messages': messages, **members}
         self.streams[request_id] = Stream(submit)
         self.send('submit', **submit)
