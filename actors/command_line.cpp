@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/commands/account.hpp"
 #include "actors/commands/chat.hpp"
 #include "actors/commands/generate.hpp"
 #include "actors/commands/inject.hpp"
@@ -46,7 +47,8 @@ void add_trace_file_option(CLI::App& app, AskSettings& ask) {
   app.add_option("--trace-routing", ask.trace_file, "also write where the router sent each token, layer by layer, to this file, as JSON lines");
 }
 
-void add_inject_options(CLI::App& app, InjectSettings& inject) {
+CLI::App* add_inject_command(CLI::App& parent, InjectSettings& inject) {
+  CLI::App& app = *parent.add_subcommand("inject", "break a running server on purpose (it must allow faults)");
   app.add_option("kind", inject.kind, "kill, stop, slow, hang-collective, drop, delay, corrupt-kv, nan, oom; or status, which breaks nothing")
       ->required();
   number_option(app, "--rank", inject.rank, WholeRange{0, ranks_range.max - 1}, "this rank; for drop and delay: the plan on its way to it")
@@ -59,6 +61,7 @@ void add_inject_options(CLI::App& app, InjectSettings& inject) {
   number_option(app, "--steps", inject.order.steps, any_count, "slow: so many steps");
   app.add_option("--ready-file", inject.ready_file, "the server's ready file, which names its control socket");
   app.add_option("--control", inject.control, "the control socket itself");
+  return &app;
 }
 
 CLI::App* add_top_command(CLI::App& program, TopSettings& top) {
@@ -83,6 +86,7 @@ CLI::App* add_chat_command(CLI::App& parent, ChatSettings& chat) {
   CLI::App& app = *parent.add_subcommand("chat", "talk to a running server");
   app.add_option("--endpoint", chat.endpoint, "the server")->capture_default_str()->envname("ALTHING_ENDPOINT");
   app.add_option("--once,question", chat.once, "ask this and exit");
+  app.add_option("--tenant", chat.tenant, "whose request it is, for the server's accounting; a label, no more");
   add_ask_options(app, chat.ask);
   add_trace_file_option(app, chat.ask);
   return &app;
@@ -138,6 +142,24 @@ CLI::App* add_load_table_command(CLI::App& parent, MoeBatchSettings& batch) {
   return &app;
 }
 
+CLI::App* add_doctor_command(CLI::App& parent, ServeSettings& doctor, bool& json) {
+  CLI::App& app = *parent.add_subcommand("doctor", "check this machine");
+  app.add_flag("--json", json, "JSON lines");
+  add_address_options(app, doctor);
+  app.add_option("--config", doctor.config, "settings file of a server: look at the addresses that it names");
+  return &app;
+}
+
+CLI::App* add_account_command(CLI::App& parent, AccountSettings& account) {
+  CLI::App& app = *parent.add_subcommand("account", "count a model's parameters and bytes: all, active, stored, read for one token");
+  app.add_option("model", account.model, "model folder, dummy:20b or dummy:120b")->required();
+  app.add_option("--dense", account.dense, "how attention and head are kept while serving: bf16 (as stored) or fp8")->capture_default_str();
+  number_option(app, "--context", account.context, any_count, "tokens before the one that is counted");
+  number_option(app, "--bandwidth-gbps", account.bandwidth_gbps, bandwidth_gbps_range, "memory's 10^9 bytes a second, for the floor");
+  app.add_flag("--json", account.json, "one JSON object");
+  return &app;
+}
+
 int serve(const ServeSettings& settings, const std::vector<std::string>& arguments) {
   if (auto status = check(settings); !status) return complain(status.error());
   const std::string process = settings.child.empty()     ? "supervisor"
@@ -168,6 +190,7 @@ int generate(GenerateSettings& settings) {
 
 int run_command_line(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is a write that fails, not our end
   CLI::App app{"Althing serves Mixture-of-Experts language models."};
   app.set_version_flag("--version", "althing " ALTHING_VERSION);
   app.require_subcommand(1);
@@ -191,21 +214,19 @@ int run_command_line(int argc, char** argv) {
   CLI::App* verify_command = app.add_subcommand("verify", "check a model folder: files, tensors, shapes, bytes");
   verify_command->add_option("model", verify_directory, "model folder")->required();
   verify_command->add_flag("--json", verify_json, "one JSON object");
-  CLI::App* doctor_command = app.add_subcommand("doctor", "check this machine");
-  doctor_command->add_flag("--json", doctor_json, "JSON lines");
   ServeSettings doctor_settings;
-  add_address_options(*doctor_command, doctor_settings);
-  doctor_command->add_option("--config", doctor_settings.config, "settings file of a server: look at the addresses that it names");
+  CLI::App* doctor_command = add_doctor_command(app, doctor_settings, doctor_json);
 
   InjectSettings inject_settings;
-  CLI::App* inject_command = app.add_subcommand("inject", "break a running server on purpose (it must allow faults)");
-  add_inject_options(*inject_command, inject_settings);
+  CLI::App* inject_command = add_inject_command(app, inject_settings);
 
   MoeSweepSettings sweep_settings;
   CLI::App* sweep_command = add_sweep_command(app, sweep_settings);
   MoeBatchSettings table_settings{.batches = {1, 8, 32, 128}, .steps = 100};
   CLI::App* table_command = add_load_table_command(app, table_settings);
 
+  AccountSettings account_settings;
+  CLI::App* account_command = add_account_command(app, account_settings);
   TraceSettings trace_settings;
   CLI::App* trace_command = add_trace_command(app, trace_settings);
   TopSettings top_settings;
@@ -232,6 +253,7 @@ int run_command_line(int argc, char** argv) {
   if (inject_command->parsed()) return run_inject(inject_settings);
   if (sweep_command->parsed()) return run_moe_sweep(sweep_settings);
   if (table_command->parsed()) return run_load_table(table_settings);
+  if (account_command->parsed()) return run_account(account_settings);
   if (top_command->parsed()) return run_top(top_settings);
   if (verify_command->parsed()) return run_verify(verify_directory, verify_json);
   return run_doctor(doctor_settings.bind, doctor_settings.metrics, doctor_json);

@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "actors/accountant.hpp"
 #include "actors/gateway_actor.hpp"
 #include "actors/logging.hpp"
 #include "actors/monitor_actor.hpp"
@@ -42,6 +43,7 @@ monitoring::HttpHandlers http_handlers(caf::actor_system& system, std::shared_pt
   handlers.metrics = [metrics] { return metrics->scrape(); };
   handlers.experts = [metrics] { return metrics->scrape_experts(); };
   handlers.experts_json = [metrics] { return metrics->experts_json(); };
+  handlers.usage_json = [metrics] { return metrics->usage_json(); };
   handlers.ready = [&system, monitor, unresponsive]() -> monitoring::Readiness {
     ReadinessAnswer answer = ask(system, monitor, ReadinessQuery{}, ReadinessAnswer{false, unresponsive});
     return {answer.ready, std::move(answer.json)};
@@ -63,6 +65,7 @@ monitoring::MetricsConfig metrics_config(const ServeSettings& settings, const gp
   config.expert_capacity_factor = settings.expert_capacity_factor;
   config.expert_metrics = settings.expert_metrics;
   config.expert_series_max = settings.expert_series_max;
+  config.tenants_max = settings.tenants_max;
   return config;
 }
 
@@ -77,6 +80,23 @@ PlacesOf places_in(const ModelShape& shape) {
     }
     return places;
   };
+}
+
+Result<AccountantOptions> accountant_options(const ServeSettings& settings, std::shared_ptr<monitoring::Metrics> metrics) {
+  auto prices = read_prices(settings.cost_file);
+  if (!prices) return prices.error();
+  AccountantOptions options{std::move(metrics), *prices, nullptr};
+  if (settings.usage_log.empty()) return options;
+  auto log = UsageLog::open(settings.usage_log);
+  if (!log) return log.error();
+  options.log = std::move(*log);
+  return options;
+}
+
+std::uint64_t experts_of_a_token(const gpu::DecoderSpec& spec) {
+  std::uint64_t sum = 0;
+  for (const gpu::DecoderLayer& layer : spec.layers) sum += layer.moe.router.experts_per_token;
+  return sum;
 }
 
 std::function<void(std::uint64_t)> telling(std::shared_ptr<CoreRecovery> recovery, std::function<void(std::uint64_t)> on_ready) {
@@ -128,6 +148,11 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   }
   options.metrics = core->metrics_;
   options.monitor = core->monitor_;
+  auto accounting = accountant_options(settings, core->metrics_);
+  if (!accounting) return accounting.error();
+  core->accountant_ = system.spawn<caf::detached>(accountant_actor, std::move(*accounting));
+  options.accountant = core->accountant_;
+  options.experts_of_a_token = experts_of_a_token(setup.model->spec);
   options.report_failure = std::move(hooks.report_failure);
   options.on_ready = telling(recovery, std::move(hooks.on_ready));
   options.on_drained = std::move(hooks.on_drained);
@@ -174,8 +199,10 @@ CoreActors::~CoreActors() {
   caf::scoped_actor self{system_};
   // What it ends reaches the clients before the gateway has gone.
   if (scheduler_) self->send(scheduler_, stop_atom_v);
-  for (const caf::actor& actor : {gateway_, scheduler_, monitor_}) {
+  for (const caf::actor& actor : {gateway_, scheduler_, monitor_, accountant_}) {
     if (!actor) continue;
+    // An exit would overtake records that wait.
+    if (actor == accountant_) self->request(actor, std::chrono::seconds(1), flush_beat_v).receive([](bool) {}, [](const caf::error&) {});
     self->send_exit(actor, caf::exit_reason::user_shutdown);
     self->wait_for(actor);
   }

@@ -61,7 +61,7 @@ class CoreActors {
   caf::actor_system& system_;
   std::shared_ptr<monitoring::Metrics> metrics_;
   std::shared_ptr<monitoring::EventRing> events_ = std::make_shared<monitoring::EventRing>();
-  caf::actor monitor_, scheduler_, gateway_;
+  caf::actor monitor_, scheduler_, gateway_, accountant_;
   std::unique_ptr<monitoring::HttpEndpoint> http_;
   std::string endpoint_, metrics_address_;
 };

@@ -106,6 +106,7 @@ ResubmitRequest resubmission_of(const token_log::Read& left, RequestId request) 
     again.submitted.boundaries = left.submit.boundaries;
     again.submitted.trace_top_m = left.submit.trace_top_m;
     again.submitted.drawn = std::move(drawn[choice]);
+    again.label = label_of(left.submit.request_id, left.submit.tenant);
     if (left.submit.deadline_ns == 0) continue;
     const std::uint64_t now = monotonic_ns();
     // One that has passed meanwhile still ends by the scheduler's clock, as any other.
@@ -144,7 +145,8 @@ void Frontend::start(caf::event_based_actor* self, std::shared_ptr<const Fronten
        {"prompt_tokens", prompt_tokens_},
        {"seed", seed_},
        {"choices", choices_.size()}});
-  self_->send(shared_->scheduler, SubmitRequest{std::move(*submitted), start_.submit.timeout_ms, caf::actor_cast<caf::actor>(self_)});
+  self_->send(shared_->scheduler, SubmitRequest{std::move(*submitted), start_.submit.timeout_ms, caf::actor_cast<caf::actor>(self_),
+                                                label_of(start_.submit.request_id, start_.submit.tenant)});
 }
 
 // Before the scheduler hears of the request: what it accepts can be taken over from then on.
@@ -157,6 +159,7 @@ Status Frontend::open_log(const Submitted& submitted) {
                      submit.return_tokens, submitted.choices,
                      submit.credit,        submit.timeout_ms > 0 ? monotonic_ns() + std::uint64_t{submit.timeout_ms} * 1'000'000 : 0,
                      submit.trace_top_m};
+  entry.tenant = submit.tenant;
   // A delta that holds nothing else takes a piece at least, and pieces have an eighth more of it than what they were cut from, at most; and each
   // choice has one at its end.
   if (submit.trace_top_m > 0)

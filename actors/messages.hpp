@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/usage_record.hpp"
 #include "protocol/wire/messages.hpp"
 #include "scheduler/vocabulary/events.hpp"
 #include "scheduler/vocabulary/placement.hpp"
@@ -156,6 +157,7 @@ struct SubmitRequest {
   Submitted submitted;
   std::uint64_t timeout_ms = 0;  // 0: none; the scheduler turns it into a deadline on its own clock
   caf::actor frontend;
+  UsageLabel label{};
 };
 // Gateway -> scheduler: what a dead core left of one request, a submission for each choice that has not ended. Together they are one request for
 // whoever counts.
@@ -295,6 +297,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::StreamClosed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::StatusReport)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::CountingUnder)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::StepCounted)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::UsageRecord)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ReadinessQuery)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ReadinessAnswer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::LiveQuery)

@@ -31,6 +31,7 @@ Status SchedulerShell::start(caf::event_based_actor* self, SchedulerOptions opti
   core_ = std::move(*core);
   started_ = Clock::now();
   ranks_.resize(options.ranks);
+  usage_ = UsageBook(options.experts_of_a_token);
   options_ = std::move(options);
   return Ok{};
 }
@@ -41,6 +42,7 @@ std::uint64_t SchedulerShell::now_ms() const {
 
 void SchedulerShell::feed(const Event& event) {
   for (const Effect& effect : decide(event)) perform(effect);
+  tell_usage();
 }
 
 // Copied: carrying out an effect may feed the core again.
@@ -49,7 +51,13 @@ std::vector<Effect> SchedulerShell::decide(const Event& event) {
   const auto began = Clock::now();
   const std::span<const Effect> effects = core_->on(event);
   options_.metrics->scheduler_step(seconds_since(began));
+  usage_.hold(core_->held_pages(), shape_.layout.page_bytes * grid_.tp, began);
   return {effects.begin(), effects.end()};
+}
+
+void SchedulerShell::tell_usage() {
+  for (UsageRecord& record : usage_.take_records(Clock::now()))
+    if (options_.accountant) self_->send(options_.accountant, std::move(record));
 }
 
 void SchedulerShell::perform(const Effect& effect) {
@@ -75,6 +83,7 @@ void SchedulerShell::perform(const Effect& effect) {
   resume_.moved(rejected.request, Clock::now());
   const auto it = live_.find(rejected.request);
   if (it == live_.end()) return;
+  for (std::uint32_t i = 0; i < it->second.request->submitted; ++i) usage_.ledger().refused(RequestId{rejected.request.value + i});
   self_->send(it->second.frontend, rejected);
   const std::shared_ptr<Request> request = it->second.request;
   // Where a dead core left several choices, others of them may be accepted: then the request is one that fails.
@@ -99,47 +108,13 @@ void SchedulerShell::run_step(const StepPlan& plan) {
   }
   note_traced(plan, pending);
   pending_steps_[plan.step.value] = std::move(pending);
+  usage_.ledger().planned(plan);
   for (const Rank& rank : ranks_) self_->send(rank.actor, plan);
-}
-
-void SchedulerShell::note_traced(const StepPlan& plan, PendingStep& pending) {
-  for (const RowSetup& setup : plan.set) {
-    if (setup.trace_top_m > 0)
-      traced_rows_[setup.row] = setup.request;
-    else if (!traced_rows_.empty())
-      traced_rows_.erase(setup.row);
-  }
-  if (traced_rows_.empty()) return;
-  for (const RowWork& work : plan.work)
-    if (const auto it = traced_rows_.find(work.row); it != traced_rows_.end()) pending.traced.push_back(it->second);
-}
-
-// Of a step that was accepted, as its counts are.
-void SchedulerShell::tell_routing(const std::string& routing, StepId step, EpochId epoch) {
-  std::string_view left = routing;
-  while (const auto section = next_section(left)) {
-    const auto it = live_.find(RequestId{section->request});
-    if (it == live_.end()) continue;
-    const std::uint32_t before = std::max(it->second.computed, section->start) - section->start;
-    self_->send(it->second.frontend,
-                Routed{it->first, step, epoch, section->start, section->count, std::min(before, section->count), std::string(section->body)});
-    it->second.computed = std::max(it->second.computed, section->start + section->count);
-  }
-}
-
-bool SchedulerShell::trace_is_due(RequestId request) const {
-  return std::any_of(pending_steps_.begin(), pending_steps_.end(), [request](const auto& entry) {
-    const auto& traced = entry.second.traced;
-    return std::find(traced.begin(), traced.end(), request) != traced.end();
-  });
-}
-
-void SchedulerShell::finish_held() {
-  for (const Finished& finished : std::exchange(held_, {})) finish(finished);
 }
 
 void SchedulerShell::finish(const Finished& finished) {
   resume_.moved(finished.request, Clock::now());
+  usage_.ledger().finished(finished);
   const auto it = live_.find(finished.request);
   if (it == live_.end()) return;
   if (!stopping_ && trace_is_due(finished.request)) return held_.push_back(finished);
@@ -162,12 +137,14 @@ void SchedulerShell::finish(const Finished& finished) {
 
 void SchedulerShell::submit(SubmitRequest& request) {
   const std::uint32_t choices = request.submitted.choices;
+  usage_.open(request, request.submitted.request, false, Clock::now());
   submit(request, std::make_shared<Request>(Request{choices, choices}));
 }
 
 void SchedulerShell::resubmit(ResubmitRequest& request) {
   const auto open = static_cast<std::uint32_t>(request.choices.size());
   const auto together = std::make_shared<Request>(Request{1, open, request.reason, request.code});
+  for (const SubmitRequest& choice : request.choices) usage_.open(choice, request.choices.front().submitted.request, true, Clock::now());
   for (SubmitRequest& choice : request.choices) submit(choice, together);
 }
 
@@ -213,7 +190,7 @@ void SchedulerShell::step_done(StepResult& result) {
 // Counted is what the core has accepted: it takes no step whose predecessor's result was lost, and what it does not take is computed again.
 void SchedulerShell::commit(StepResult& result, const PendingStep& step) {
   const std::uint64_t before = core_->stats().steps_done;
-  const double seconds = seconds_since(step.began);
+  const Clock::duration took = Clock::now() - step.began;
   // The core plans; it neither needs these nor journals them.
   std::string counts = std::exchange(result.counts, {}), routing = std::exchange(result.routing, {});
   const StepId number = result.step;
@@ -225,7 +202,9 @@ void SchedulerShell::commit(StepResult& result, const PendingStep& step) {
   for (const Effect& effect : effects) perform(effect);
   finish_held();
   if (!accepted) return;
-  options_.metrics->step(seconds, step.tokens);
+  options_.metrics->step(std::chrono::duration<double>(took).count(), step.tokens);
+  usage_.step_done(number, took, grid_.world, *options_.metrics);
+  tell_usage();
   if (options_.monitor && !counts.empty()) self_->send(options_.monitor, StepCounted{std::move(counts)});
 }
 
@@ -335,6 +314,7 @@ void SchedulerShell::lose_epoch(std::uint64_t epoch) {
   if (epoch != epoch_ || !epoch_usable_) return;
   epoch_usable_ = false;
   pending_steps_.clear();
+  usage_.ledger().lost();
   resume_.interrupted();
   for (const auto& [id, live] : live_)
     if (!live.waiting) resume_.interrupted(id);
@@ -407,6 +387,9 @@ void SchedulerShell::stop() {
   feed(DrainStarted{});
   if (!live_.empty()) log(LogLevel::warning, "stopped_unfinished", {{"live_requests", live_.size()}});
   end_all(Error{ErrorCode::draining, "the server stopped before this request was finished; ask again when it is back", ""});
+  // Steps in flight will not be heard of.
+  usage_.ledger().lost();
+  tell_usage();
 }
 
 void SchedulerShell::beat() {

@@ -18,6 +18,7 @@
 #include "actors/kv_mirror.hpp"
 #include "actors/messages.hpp"
 #include "actors/resume_watch.hpp"
+#include "actors/usage_book.hpp"
 #include "monitoring/metrics.hpp"
 #include "scheduler/core.hpp"
 
@@ -31,7 +32,9 @@ struct SchedulerOptions {
   std::chrono::milliseconds step_timeout{10'000};
   std::shared_ptr<JournalFile> journal;  // null for none
   std::shared_ptr<monitoring::Metrics> metrics;
-  caf::actor monitor;  // may be null
+  caf::actor monitor;                    // may be null
+  caf::actor accountant;                 // hears what requests have used; may be null
+  std::uint64_t experts_of_a_token = 0;  // that compute it, in all layers together
   // Membership needs attention: the epoch that can make no more progress, the ranks that are to blame (may be empty), the cause. Null when nobody can
   // help: live requests then end with rank_lost.
   std::function<void(std::uint64_t epoch, const std::vector<std::uint32_t>& ranks, const std::string& cause)> report_failure;
@@ -113,6 +116,7 @@ class SchedulerShell {
   void perform(const Effect& effect);
   void run_step(const StepPlan& plan);
   void commit(StepResult& result, const PendingStep& step);
+  void tell_usage();
   void finish(const Finished& finished);
   bool trace_is_due(RequestId request) const;
   void finish_held();
@@ -148,6 +152,7 @@ class SchedulerShell {
   bool stopping_ = false;
   bool drained_told_ = false;
   ResumeWatch resume_;
+  UsageBook usage_;
   scheduler::CoreStats at_ready_;  // when the membership was complete
   // Plans in a row that a rank refused although they were the first of their epoch.
   std::uint32_t refusals_ = 0;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <sstream>
 
+#include "actors/cost_file.hpp"
 #include "actors/device_choice.hpp"
 #include "actors/expert_control_text.hpp"
 #include "actors/number_option.hpp"
@@ -59,7 +60,7 @@ Status check_numbers(const ServeSettings& s) {
         in_range("expert-series-max", s.expert_series_max, positive),
         in_range("expert-capacity-factor", s.expert_capacity_factor, capacity_factor_range),
         in_range("step-timeout-ms", s.step_timeout_ms, step_timeout_ms_range), in_range("spares", s.spares, spares_range),
-        in_range("quarantine-seconds", s.quarantine_seconds, quarantine_seconds_range),
+        in_range("quarantine-seconds", s.quarantine_seconds, quarantine_seconds_range), in_range("tenants-max", s.tenants_max, tenants_max_range),
         in_range("token-log-mib", s.token_log_mib, token_log_mib_range)})
     if (!status) return status;
   return Ok{};
@@ -141,6 +142,9 @@ void add_serve_options(CLI::App& app, ServeSettings& s) {
   number(app, "token-log-mib", s.token_log_mib, token_log_mib_range,
          "memory in which open streams survive the core's death, in MiB, taken as needed; 0: they do not");
   option(app, "journal", s.journal, "write every scheduler event to this file (0600, prompts included)");
+  option(app, "usage-log", s.usage_log, "append what each finished request has used to this file (0600), one JSON object a line");
+  option(app, "cost-file", s.cost_file, "TOML file of prices, lines such as gpu_hour_usd = 3.0 (the default); see docs/accounting.md");
+  number(app, "tenants-max", s.tenants_max, tenants_max_range, "tenants whose totals are kept apart; those that come after them are summed as other");
   option(app, "ready-file", s.ready_file, "write endpoints as JSON to this file once serving");
   app.add_flag("--in-process", s.in_process, "ranks as threads of one process, without a supervisor (for tests)")->envname("ALTHING_IN_PROCESS");
   app.add_flag("--allow-faults", s.allow_faults, "let `althing inject` break things on purpose (tests; never in production)")
@@ -222,6 +226,8 @@ Status check(const ServeSettings& s) {
     if (!folder.empty() && !std::filesystem::is_directory(folder))
       return Error{ErrorCode::not_found, "the ready file cannot be written: there is no folder " + folder.string(), "ready-file"};
   }
+  // A rank that starts again later must not fail over it.
+  if (auto prices = s.child.empty() ? read_prices(s.cost_file) : Prices{}; !prices) return prices.error();
   if (auto control = expert_control_of(s); !control) return control.error();
   if (s.dense != "bf16" && s.dense != "fp8") return Error{ErrorCode::invalid_argument, "--dense is '" + s.dense + "'; use bf16 or fp8", "dense"};
   // Where limits depend on the device, the larger one; set_up_engine checks again when it is known.

@@ -61,6 +61,9 @@ struct ServeSettings {
   std::uint32_t quarantine_seconds = 30;  // for a rank that died more than restarts_max times within a minute; doubles
   std::uint32_t token_log_mib = 256;      // memory that open streams may take to survive a core's death; 0: they do not
   std::string journal;                    // "" for none
+  std::string usage_log;                  // "" for none
+  std::string cost_file;                  // "" for the default prices
+  std::uint32_t tenants_max = 50;         // whose totals are kept apart
   std::string ready_file;                 // "" for none
   bool in_process = false;
   bool allow_faults = false;  // `althing inject` works

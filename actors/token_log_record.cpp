@@ -112,6 +112,7 @@ std::vector<std::uint32_t> to_words(const LoggedSubmit& submit) {
   out.number64(submit.deadline_ns);
   out.number(submit.trace_top_m);
   out.number(submit.traced_cuts_max);
+  out.text(submit.tenant);
   out.bits(s.temperature);
   out.bits(s.top_p);
   out.number(s.top_k);
@@ -139,6 +140,7 @@ std::optional<LoggedSubmit> submit_from_words(std::span<const std::uint32_t> wor
   submit.deadline_ns = in.number64();
   submit.trace_top_m = in.number();
   submit.traced_cuts_max = in.number();
+  submit.tenant = in.text();
   s.temperature = in.bits();
   s.top_p = in.bits();
   s.top_k = in.number();

@@ -27,6 +27,8 @@ struct LoggedSubmit {
   std::uint32_t trace_top_m = 0;      // the submit's
   std::uint32_t traced_cuts_max = 0;  // deltas that may come besides those that carry tokens; only where it is traced
 
+  std::string tenant{};  // likewise
+
   friend bool operator==(const LoggedSubmit&, const LoggedSubmit&) = default;
 };
 

@@ -37,6 +37,7 @@ struct HttpHandlers {
   std::function<ExpertPage()> experts = nullptr;  // of /metrics/experts; what is not found is a 404 with that text
   // JSON that the live page and `althing top` read.
   std::function<std::string()> experts_json = nullptr;
+  std::function<std::string()> usage_json = nullptr;  // totals by tenant
   std::function<Readiness()> live = nullptr;
   std::function<std::string(std::uint64_t after)> events = nullptr;
   // Gets the body of a request and runs until its stream ends; an error before the first event becomes the answer's status.

@@ -47,7 +47,8 @@ std::optional<HttpReply> page_reply(const HttpHandlers& handlers, const HttpRequ
   const bool is_live = request.path == "/live.json" && handlers.live;
   const bool is_events = request.path == "/events.json" && handlers.events;
   const bool is_experts = request.path == "/experts.json" && handlers.experts_json;
-  if (!is_file && !is_live && !is_events && !is_experts) return std::nullopt;
+  const bool is_usage = request.path == "/usage.json" && handlers.usage_json;
+  if (!is_file && !is_live && !is_events && !is_experts && !is_usage) return std::nullopt;
   HttpReply reply;
   const auto after = is_events ? after_of(request.query) : 0;
   if (!names_loopback(request.host)) {
@@ -62,6 +63,8 @@ std::optional<HttpReply> page_reply(const HttpHandlers& handlers, const HttpRequ
     reply = {live.ready ? 200 : 503, json_type, std::move(live.json), ""};
   } else if (is_experts) {
     reply = {200, json_type, handlers.experts_json(), ""};
+  } else if (is_usage) {
+    reply = {200, json_type, handlers.usage_json(), ""};
   } else if (!after) {
     reply = refuse(400, "give a number, as in /events.json?after=12");
   } else {
@@ -98,7 +101,8 @@ HttpReply reply_to(const HttpHandlers& handlers, const HttpRequest& request) {
   const std::string_view path = request.path;
   const bool is_experts = path == "/metrics/experts" && handlers.experts;
   if (path != "/metrics" && path != "/live" && path != "/ready" && !is_experts)
-    return refuse(404, std::string("there are ") + (handlers.live ? "/, " : "") + "/metrics, /metrics/experts, /experts.json, /live and /ready here");
+    return refuse(404, std::string("there are ") + (handlers.live ? "/, " : "") +
+                           "/metrics, /metrics/experts, /experts.json, /usage.json, /live and /ready here");
   if (request.method != "GET" && request.method != "HEAD") {
     HttpReply reply = refuse(405, "use GET or HEAD");
     reply.headers = get_only;

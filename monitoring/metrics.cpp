@@ -1,5 +1,5 @@
 // The registry behind Metrics. Every series is made in the constructor and found again by index, so no call hashes a label and the set of series
-// never grows while serving: what a scrape costs is known at start.
+// does not grow while serving, but for those of a new tenant, which are bounded: what a scrape costs at most is known at start.
 // Invariant: sum of althing_requests_total over outcomes <= althing_requests_accepted_total, equal once nothing is running or waiting.
 #include "monitoring/metrics.hpp"
 
@@ -37,6 +37,7 @@ constexpr std::array<std::string_view, 6> fault_causes = {"exit", "frozen", "stu
 constexpr std::array<std::string_view, 6> phase_names = {"detect", "agree", "weights", "join", "recompute", "resume"};
 constexpr std::array<std::string_view, 6> mirror_fates = {"copied", "skipped", "restored", "missing", "corrupt", "no_room"};
 constexpr std::size_t mirror_rank_fates = 5;  // those that ranks count
+constexpr std::array<std::string_view, 2> record_outcomes = {"written", "lost"};
 constexpr std::size_t model_name_max = 64;
 constexpr std::array<std::string_view, 2> page_paths = {"/metrics", "/metrics/experts"};
 
@@ -166,6 +167,10 @@ struct Metrics::State {
   std::vector<Counter*> mirror_pages;  // by mirror_fates
   Gauge& mirror_bytes;
   Counter &tokens_restored, &tokens_recomputed;
+  // Accounting.
+  Counter &device_seconds, &device_unattributed;
+  std::vector<Counter*> usage_records;  // written, lost
+  TenantTotals tenants;
   // The edge and the cost of the pages.
   std::vector<Counter*> frames_refused;  // by ErrorCode
   Gauge& sessions;
@@ -224,6 +229,11 @@ Metrics::State::State(const MetricsConfig& config)
       mirror_bytes(gauge(registry, "althing_kv_mirror_bytes", "Bytes of KV pages in the mirrors of all ranks.")),
       tokens_restored(counter(registry, "althing_kv_restored_tokens_total", "Tokens whose lost KV came back from the mirror.")),
       tokens_recomputed(counter(registry, "althing_kv_recomputed_tokens_total", "Tokens whose lost KV was computed again.")),
+      device_seconds(counter(registry, "althing_device_seconds_total", "Time of accepted steps times the ranks that took part.")),
+      device_unattributed(counter(registry, "althing_device_unattributed_seconds_total", "Of althing_device_seconds_total, for no request.")),
+      usage_records(counters(registry, "althing_usage_records_total", "Lines of the usage log.", "outcome", record_outcomes.size(),
+                             [](std::size_t i) { return record_outcomes[i]; })),
+      tenants(registry, config.tenants_max),
       frames_refused(counters(registry, "althing_frames_refused_total", "Client frames that were refused.", "reason", error_code_count, error_name)),
       sessions(gauge(registry, "althing_sessions", "Clients connected.")),
       series(gauges(registry, "althing_series", "Series on the page.", "path", page_paths.size(), [](std::size_t i) { return page_paths[i]; })),
@@ -381,6 +391,15 @@ void Metrics::core_restarts(std::uint64_t total) {
   if (static_cast<double>(total) > counted) state_->core_restarts.Increment(static_cast<double>(total) - counted);
 }
 void Metrics::core_recovered(double seconds) { state_->observe(state_->core_recovery, seconds); }
+void Metrics::device_time(double seconds, double unattributed_seconds) {
+  if (!state_->seconds_ok(seconds) || !state_->seconds_ok(unattributed_seconds)) return;
+  state_->device_seconds.Increment(seconds);
+  state_->device_unattributed.Increment(unattributed_seconds);
+}
+void Metrics::tenant_usage(std::string_view tenant, const TenantUsage& usage) {
+  state_->series.front()->Increment(static_cast<double>(state_->tenants.add(tenant, usage)));
+}
+void Metrics::usage_record(bool written) { state_->usage_records[written ? 0 : 1]->Increment(); }
 void Metrics::frame_refused(ErrorCode code) { state_->frames_refused[static_cast<std::size_t>(code)]->Increment(); }
 void Metrics::sessions(std::uint32_t open) { state_->sessions.Set(open); }
 
@@ -441,6 +460,7 @@ ExpertPage Metrics::scrape_experts() const {
   return page;
 }
 
+std::string Metrics::usage_json() const { return state_->tenants.json(); }
 std::string Metrics::experts_json() const { return state_->experts.json(now()); }
 
 }  // namespace althing::monitoring

@@ -1,7 +1,7 @@
 // Every number that Prometheus sees. The rest of the program calls these plain functions; prometheus-cpp stays behind them. All labels are bounded:
-// none comes from user input. Thread-safe; the calls cost nanoseconds, but for state, rank_failed, fault and those about experts, which take a lock
-// that a scrape holds for a millisecond: those belong off the path of steps. Numbers that cannot be (NaN, negative seconds, a rank out of range)
-// change nothing but althing_reports_refused_total.
+// the only ones from outside are the names of the first so many tenants (tenant_totals.hpp). Thread-safe; the calls cost nanoseconds, but for state,
+// rank_failed, fault and those about experts, which take a lock that a scrape holds for a millisecond: those belong off the path of steps. Numbers
+// that cannot be (NaN, negative seconds, a rank out of range) change nothing but althing_reports_refused_total.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "monitoring/expert_monitor.hpp"
+#include "monitoring/tenant_totals.hpp"
 #include "monitoring/traffic_window.hpp"
 #include "scheduler/vocabulary/errors.hpp"
 #include "scheduler/vocabulary/events.hpp"
@@ -27,6 +28,7 @@ struct MetricsConfig {
   double expert_capacity_factor = 1.25;
   bool expert_metrics = false;  // the page with a series an expert
   std::uint32_t expert_series_max = 20'000;
+  std::uint32_t tenants_max = 50;  // with series of their own
 };
 
 // silent: every rank is there, but one of them, or the scheduler, shows no progress, so nothing may be promised.
@@ -84,6 +86,11 @@ class Metrics {
   void epoch(std::uint64_t epoch);
   void core_restarts(std::uint64_t total);  // since the server started; counters of a new core start at 0, this one does not
   void core_recovered(double seconds);      // from a core's death to the next token of a stream that it left
+  // The ranks' time of one accepted step, and how much of it was spent for no request.
+  void device_time(double seconds, double unattributed_seconds);
+  // What an accepted request has used, once, when it has ended.
+  void tenant_usage(std::string_view tenant, const TenantUsage& usage);
+  void usage_record(bool written);  // its line in the usage log
   void frame_refused(ErrorCode code);
   void sessions(std::uint32_t open);
   void progress(std::uint32_t rank, double unix_seconds);
@@ -100,6 +107,7 @@ class Metrics {
   std::string scrape() const;
   ExpertPage scrape_experts() const;  // the same, with a series an expert
   std::string experts_json() const;
+  std::string usage_json() const;
 
  private:
   struct State;

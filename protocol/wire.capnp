@@ -59,6 +59,8 @@ struct Submit {
   # Deltas also carry the generated token ids.
   traceTopM @8 :UInt32;
   # Deltas also tell where tokens were routed, with so many of the router's largest logits of each token and layer. 0: they do not.
+  tenant @9 :Text;
+  # Whose request it is, for accounting: 1 to 64 of A-Z a-z 0-9 . _ -. Null or empty: "default".
 }
 
 struct Sampling {

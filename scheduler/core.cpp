@@ -69,6 +69,13 @@ std::vector<Core::PoolUse> Core::pools() const {
   return pools;
 }
 
+std::vector<HeldPages> Core::held_pages() const {
+  std::vector<HeldPages> held;
+  held.reserve(state_->running.size());
+  for (const Sequence* sequence : state_->running) held.push_back({sequence->request, sequence->held()});
+  return held;
+}
+
 CoreStats Core::stats() const {
   const State& s = *state_;
   CoreStats stats = s.totals;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "scheduler/vocabulary/events.hpp"
 #include "scheduler/vocabulary/kv_layout.hpp"
@@ -46,6 +47,14 @@ struct CoreStats {
   bool draining = false;
 };
 
+// KV pages that one running sequence has on every rank of its DP group. Pages that are on their way back are nobody's.
+struct HeldPages {
+  RequestId sequence;
+  std::uint32_t pages = 0;
+
+  friend bool operator==(const HeldPages&, const HeldPages&) = default;
+};
+
 class Core {
  public:
   // Refuses limits or a layout whose relations do not hold, naming both numbers.
@@ -65,6 +74,9 @@ class Core {
     std::uint32_t total = 0;
   };
   std::vector<PoolUse> pools() const;
+
+  // What each running sequence holds, in order of acceptance.
+  std::vector<HeldPages> held_pages() const;
 
   // The most prompt + completion tokens that a request may need (limits and one group's pool together).
   std::uint32_t request_tokens_max() const;

@@ -162,6 +162,7 @@ int run_chat(const ChatSettings& settings) {
               "a conversation goes on with one answer, not with " + std::to_string(submit->sampling.n) + "; leave --choices out, or ask with --once",
               "choices"};
   if (!submit) return complain(submit.error());
+  submit->tenant = settings.tenant;
   auto client = protocol::Client::connect({.endpoint = settings.endpoint, .name = "althing-chat/" ALTHING_VERSION, .limits = {}});
   if (!client) return complain(client.error());
   StreamPrinter printer(*colour, settings.ask.json, settings.ask.sampling.n);

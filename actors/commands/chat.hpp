@@ -21,6 +21,7 @@ struct AskSettings {
 
 struct ChatSettings {
   std::string endpoint = "tcp://127.0.0.1:4550";
+  std::string tenant;               // "": the server's default
   std::optional<std::string> once;  // a question; absent: interactive
   AskSettings ask;
 };

@@ -18,6 +18,7 @@ def main():
     parser.add_argument('--effort', choices=['low', 'medium', 'high'])
     parser.add_argument('--temperature', type=float, default=0.0)
     parser.add_argument('--max-tokens', type=int, help='at most this many generated tokens')
+    parser.add_argument('--tenant', default='', help="whose request it is, for the server's accounting")
     parser.add_argument('prompt', nargs='+')
     options = parser.parse_args()
 
@@ -26,7 +27,7 @@ def main():
     question = {'role': 'user', 'content': ' '.join(options.prompt)}
 
     session = Session(options.endpoint, 'althing-chat.py/0.1')
-    session.submit('chat', [question], reasoning_effort=options.effort, sampling=sampling)
+    session.submit('chat', [question], reasoning_effort=options.effort, sampling=sampling, tenant=options.tenant)
     for event in session.answer('chat'):
         if event['type'] == 'message_started':
             # Without a terminal only the final answer is told apart: everything else gets its channel in front.

@@ -59,7 +59,7 @@ class Session:
         self.socket.send_multipart([HEADER, json.dumps({'type': kind, **members}, ensure_ascii=False).encode()])
 
     def submit(self, request_id, messages, **members):
-        """members: tools, reasoning_effort, sampling, timeout_ms, credit, return_tokens, trace_top_m."""
+        """members: tools, reasoning_effort, sampling, timeout_ms, credit, return_tokens, trace_top_m, tenant."""
         submit = {'request_id': request_id, 'messages': messages, **members}
         size, limit = len(json.dumps(submit, ensure_ascii=False).encode()) + 64, self.welcome['frame_bytes_max']
         if size > limit:

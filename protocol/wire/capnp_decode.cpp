@@ -171,6 +171,7 @@ class Decoder {
     to.credit = from.getCredit();
     to.return_tokens = from.getReturnTokens();
     to.trace_top_m = from.getTraceTopM();
+    to.tenant = string_of(from.getTenant());
     return to;
   }
   DeltaEvent event(schema::DeltaEvent::Reader from) {

@@ -126,6 +126,7 @@ struct PutClient {
     submit.setCredit(m.credit);
     submit.setReturnTokens(m.return_tokens);
     submit.setTraceTopM(m.trace_top_m);
+    if (!m.tenant.empty()) submit.setTenant(m.tenant);
   }
   void operator()(const Cancel& m) {
     frame.setRequestId(text_of(m.request_id));

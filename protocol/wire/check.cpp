@@ -55,6 +55,15 @@ class Checker {
     if (value.empty()) complain(ErrorCode::invalid_argument, field + " is missing or empty; 1 to 128 bytes are expected", field);
     name(field, value);
   }
+  // It becomes a label of metrics and a name in files.
+  void tenant(const std::string& value) {
+    const auto fits = [](char c) {
+      return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '.' || c == '_' || c == '-';
+    };
+    if (value.size() > tenant_bytes_max) return count("tenant", value.size(), tenant_bytes_max, "tenant_bytes_max");
+    if (!std::all_of(value.begin(), value.end(), fits))
+      complain(ErrorCode::invalid_argument, "tenant holds a character that is none of A-Z a-z 0-9 . _ -; use those", "tenant");
+  }
   // Written so that NaN is outside of every range.
   void range(const std::string& field, const std::optional<float>& value, float from, float to, const char* words) {
     if (value && !(*value >= from && *value <= to))
@@ -155,6 +164,7 @@ void check_submit(Checker& c, const Submit& s) {
   c.count("tools", s.tools.size(), limits.tools_max, "tools_max");
   c.count("prompt_tokens", s.prompt_tokens.size(), limits.context_tokens_max, "context_tokens_max");
   check_sampling(c, s.sampling);
+  c.tenant(s.tenant);
   c.count("trace_top_m", s.trace_top_m, limits.trace_top_m_max, "trace_top_m_max");
   if (s.messages.empty() && s.prompt_tokens.empty())
     c.complain(ErrorCode::invalid_argument, "there is nothing to answer: both messages and prompt_tokens are empty; send one of them", "messages");

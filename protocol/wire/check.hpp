@@ -12,6 +12,7 @@
 namespace althing::protocol::wire {
 
 inline constexpr std::size_t client_id_bytes_min = 16;
+inline constexpr std::size_t tenant_bytes_max = 64;
 inline constexpr std::size_t delta_events_max = 1u << 16;  // events or token ids in one delta
 
 // Errors: invalid_argument, too_large; `field` is the path of the offending one, e.g. "messages[3].channel".

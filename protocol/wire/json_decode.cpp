@@ -121,6 +121,7 @@ class Decoder {
     to.credit = m.u32("credit");
     to.return_tokens = m.boolean("return_tokens");
     to.trace_top_m = m.u32("trace_top_m");
+    to.tenant = m.text("tenant");
     return to;
   }
 

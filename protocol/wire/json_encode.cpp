@@ -65,6 +65,7 @@ ordered_json json_of(const Submit& m) {
   json["credit"] = m.credit;
   json["return_tokens"] = m.return_tokens;
   if (m.trace_top_m > 0) json["trace_top_m"] = m.trace_top_m;
+  if (!m.tenant.empty()) json["tenant"] = m.tenant;
   return json;
 }
 

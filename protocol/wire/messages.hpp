@@ -57,6 +57,7 @@ struct Submit {
   std::uint32_t credit = 0;
   bool return_tokens = false;     // deltas also carry the generated ids
   std::uint32_t trace_top_m = 0;  // deltas also tell where tokens were routed, with so many of the router's logits; 0: they do not
+  std::string tenant;             // whose request it is, for accounting: 1 to 64 of A-Z a-z 0-9 . _ -; "": "default"
 };
 
 struct Cancel {

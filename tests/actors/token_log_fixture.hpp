@@ -27,6 +27,7 @@ inline LoggedSubmit logged_submit(const std::string& request_id = "r", std::uint
   submit.deadline_ns = 1'234'567'890'123;
   submit.trace_top_m = 3;
   submit.traced_cuts_max = 4;
+  submit.tenant = "somebody";
   return submit;
 }
 

@@ -24,6 +24,7 @@ HttpHandlers handlers() {
   all.ready = [] { return Readiness{true, "{}"}; };
   all.live = [] { return Readiness{true, "{\"live\":1}\n"}; };
   all.events = [](std::uint64_t after) { return "{\"after\":" + std::to_string(after) + "}\n"; };
+  all.usage_json = [] { return std::string("{\"tenants\":[]}\n"); };
   all.experts_json = [] { return std::string("{\"experts\":8}\n"); };
   all.chat = [](const std::string& body, EventReader& reader) -> Status {
     if (body == "refuse") return Error{ErrorCode::busy, "not now", "tab"};
@@ -90,6 +91,7 @@ TEST(HttpPage, answers_what_the_page_polls) {
   const auto endpoint = start();
   EXPECT_EQ(body_of(visit(*endpoint, "/live.json")), "{\"live\":1}\n");
   EXPECT_EQ(body_of(visit(*endpoint, "/experts.json")), "{\"experts\":8}\n");
+  EXPECT_EQ(body_of(visit(*endpoint, "/usage.json")), "{\"tenants\":[]}\n");
   EXPECT_EQ(body_of(visit(*endpoint, "/events.json")), "{\"after\":0}\n");
   EXPECT_EQ(body_of(visit(*endpoint, "/events.json?after=12")), "{\"after\":12}\n");
   for (const char* query : {"after=", "after=x", "after=-1", "after=1x", "before=1", "after=99999999999999999999"})
@@ -108,7 +110,7 @@ TEST(HttpPage, an_unresponsive_server_says_so) {
 // A name that a foreign page has rebound to this machine does not open the page; machines may call /metrics what they like.
 TEST(HttpPage, is_for_this_machines_names_only) {
   const auto endpoint = start();
-  for (const char* path : {"/", "/page.js", "/live.json", "/events.json", "/experts.json"}) {
+  for (const char* path : {"/", "/page.js", "/live.json", "/events.json", "/experts.json", "/usage.json"}) {
     for (const char* host : {"evil.example", "127.0.0.1.evil.example", "192.168.1.5:9464"})
       EXPECT_THAT(visit(*endpoint, path, host), StartsWith("HTTP/1.1 403")) << path << " as " << host;
     EXPECT_THAT(ask(*endpoint, std::string("GET ") + path + " HTTP/1.0\r\n\r\n"), StartsWith("HTTP/1.1 403")) << "no Host at all";
@@ -123,9 +125,10 @@ TEST(HttpPage, without_what_it_shows_it_is_not_there) {
   bare.live = nullptr;
   bare.events = nullptr;
   bare.experts_json = nullptr;
+  bare.usage_json = nullptr;
   bare.chat = nullptr;
   const auto endpoint = start(std::move(bare));
-  for (const char* path : {"/", "/page.js", "/live.json", "/events.json", "/experts.json", "/chat"})
+  for (const char* path : {"/", "/page.js", "/live.json", "/events.json", "/experts.json", "/usage.json", "/chat"})
     EXPECT_THAT(visit(*endpoint, path), StartsWith("HTTP/1.1 404")) << path;
 }
 

@@ -33,6 +33,7 @@ TEST(WireJson, members_of_the_wrong_kind_are_named) {
       {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"sampling":{"temperature":1e300}})", "sampling.temperature"},
       {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"sampling":[]})", "sampling"},
       {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"trace_top_m":true})", "trace_top_m"},
+      {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"tenant":7})", "tenant"},
       {R"({"type":"submit","request_id":"r","prompt_tokens":[1,-2]})", "prompt_tokens"},
       {R"({"type":"submit","request_id":"r","prompt_tokens":[4294967296]})", "prompt_tokens"},
       {R"({"type":"submit","request_id":"r","prompt_tokens":["1"]})", "prompt_tokens"},

@@ -74,6 +74,7 @@ TEST(WireCodec, fields_arrive_where_they_belong) {
     EXPECT_EQ(submit.credit, 16U);
     EXPECT_TRUE(submit.return_tokens);
     EXPECT_EQ(submit.trace_top_m, 4U);
+    EXPECT_EQ(submit.tenant, "team-7.Blue_");
     EXPECT_FALSE(submit.tools[0].parameters.has_value());
   }
 }
@@ -124,6 +125,26 @@ TEST(WireCodec, routing_whose_lists_do_not_fit_each_other_is_refused) {
   submit.trace_top_m = limits.trace_top_m_max + 1;
   for (const auto encoding : encodings)
     EXPECT_EQ(decode_client(encode(ClientMessage(submit), encoding), encoding, limits).error().field, "trace_top_m");
+}
+
+TEST(WireCodec, a_tenant_is_a_short_plain_name_or_nobody) {
+  Submit submit = tests::token_submit();
+  const auto read = [&](Encoding encoding) { return decode_client(encode(ClientMessage(submit), encoding), encoding, limits); };
+  for (const auto encoding : encodings) {
+    submit.tenant = "";
+    EXPECT_EQ(std::get<Submit>(*read(encoding)).tenant, "");
+    submit.tenant = std::string(64, 'a');
+    EXPECT_EQ(std::get<Submit>(*read(encoding)).tenant, submit.tenant);
+    submit.tenant = std::string(65, 'a');
+    EXPECT_EQ(read(encoding).error().code, ErrorCode::too_large);
+    EXPECT_EQ(read(encoding).error().field, "tenant");
+    for (const char* name : {"a b", "a/b", "a\"b", "a\n", "\xc3\xa9", "{}", "a,b"}) {
+      submit.tenant = name;
+      ASSERT_FALSE(read(encoding).ok()) << name;
+      EXPECT_EQ(read(encoding).error().code, ErrorCode::invalid_argument) << name;
+      EXPECT_EQ(read(encoding).error().field, "tenant") << name;
+    }
+  }
 }
 
 // ZeroMQ hands out buffers at any address, and Cap'n Proto reads whole words.

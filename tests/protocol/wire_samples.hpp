@@ -60,6 +60,7 @@ inline protocol::wire::Submit chat_submit() {
   submit.credit = 16;
   submit.return_tokens = true;
   submit.trace_top_m = 4;
+  submit.tenant = "team-7.Blue_";
   return submit;
 }
 
