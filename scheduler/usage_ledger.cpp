@@ -12,22 +12,23 @@ void UsageLedger::open(RequestId sequence, RequestId request, std::uint32_t prom
   account.tally.taken_over = taken_over;
   ++account.tally.choices;
   ++account.open;
-  sequences_[sequence] = Sequence{request};
+  Sequence& opened = sequences_[sequence];
+  opened.id = sequence;
+  opened.request = request;
+  opened.account = &account;
 }
 
 void UsageLedger::refused(RequestId sequence) {
   const auto it = sequences_.find(sequence);
   if (it == sequences_.end()) return;
-  const RequestId request = it->second.request;
-  sequences_.erase(it);
-  --requests_.at(request).tally.choices;
-  leave(request);
+  --it->second.account->tally.choices;
+  erase(it->second);
 }
 
 void UsageLedger::finished(const Finished& end) {
   const auto it = sequences_.find(end.request);
   if (it == sequences_.end() || std::exchange(it->second.ended, true)) return;
-  Request& account = requests_.at(it->second.request);
+  Request& account = *it->second.account;
   account.accepted = true;
   account.tally.completion_tokens += end.usage.completion_tokens;
   account.tally.preemptions += end.usage.preemptions;
@@ -35,25 +36,35 @@ void UsageLedger::finished(const Finished& end) {
     account.tally.reason = end.reason;
     account.tally.code = end.error.code;
   }
-  close_if_over(end.request);
+  close_if_over(it->second);
+}
+
+void UsageLedger::set_row(RowIndex row, Sequence* sequence) {
+  if (rows_.size() <= row.value) rows_.resize(row.value + 1, nullptr);
+  if (Sequence* const before = rows_[row.value]; before != nullptr && before->row == row) before->row.reset();
+  rows_[row.value] = sequence;
+  if (sequence == nullptr) return;
+  if (sequence->row && *sequence->row != row) rows_[sequence->row->value] = nullptr;
+  sequence->row = row;
 }
 
 void UsageLedger::planned(const StepPlan& plan) {
-  if (plan.snapshot) rows_.clear();
-  for (const RowIndex row : plan.cleared) rows_.erase(row);
+  if (plan.snapshot)
+    for (std::uint32_t row = 0; row < rows_.size(); ++row) set_row(RowIndex{row}, nullptr);
+  for (const RowIndex row : plan.cleared) set_row(row, nullptr);
   for (const RowSetup& setup : plan.set) {
-    rows_[setup.row] = setup.request;
-    if (const auto it = sequences_.find(setup.request); it != sequences_.end()) it->second.starts = true;
+    const auto it = sequences_.find(setup.request);
+    set_row(setup.row, it == sequences_.end() ? nullptr : &it->second);
+    if (it != sequences_.end()) it->second.starts = true;
   }
   std::vector<Work>& works = steps_[plan.step];
   for (const RowWork& work : plan.work) {
-    const RequestId id = rows_[work.row];
-    works.push_back({id, work.start, work.count});
-    const auto it = sequences_.find(id);
-    if (it == sequences_.end()) continue;
+    Sequence* const sequence = work.row.value < rows_.size() ? rows_[work.row.value] : nullptr;
+    works.push_back({sequence, work.start, work.count});
+    if (sequence == nullptr) continue;
     // A row begins at position 0, or behind what came back from the mirror.
-    if (std::exchange(it->second.starts, false)) requests_.at(it->second.request).tally.restored_tokens += work.start;
-    ++it->second.in_flight;
+    if (std::exchange(sequence->starts, false)) sequence->account->tally.restored_tokens += work.start;
+    ++sequence->in_flight;
   }
 }
 
@@ -76,29 +87,28 @@ void UsageLedger::done(StepId step, std::uint64_t device_ns) {
 }
 
 void UsageLedger::computed(const Work& work, std::uint64_t share_ns) {
-  const auto it = sequences_.find(work.sequence);
-  if (it == sequences_.end()) {
-    unattributed_ns_ += share_ns;  // nobody whom we know
+  if (work.sequence == nullptr) {
+    unattributed_ns_ += share_ns;
     return;
   }
-  Sequence& sequence = it->second;
-  UsageTally& tally = requests_.at(sequence.request).tally;
+  Sequence& sequence = *work.sequence;
+  UsageTally& tally = sequence.account->tally;
   const std::uint32_t end = work.start + work.count;
   tally.device_ns += share_ns;
   tally.computed_tokens += work.count;
   tally.recomputed_tokens += std::min(end, sequence.computed_most) - std::min(work.start, sequence.computed_most);
   sequence.computed_most = std::max(sequence.computed_most, end);
   --sequence.in_flight;
-  close_if_over(work.sequence);
+  close_if_over(sequence);
 }
 
 void UsageLedger::lost() {
   steps_.clear();
-  rows_.clear();
+  for (std::uint32_t row = 0; row < rows_.size(); ++row) set_row(RowIndex{row}, nullptr);
   for (auto next = sequences_.begin(); next != sequences_.end();) {
     const auto it = next++;  // closing erases it
     it->second.in_flight = 0;
-    close_if_over(it->first);
+    close_if_over(it->second);
   }
 }
 
@@ -128,24 +138,22 @@ void UsageLedger::charge(RequestId sequence, const Held& held, std::uint64_t now
   const auto it = sequences_.find(sequence);
   if (it == sequences_.end()) return;
   const double seconds = static_cast<double>(now_us - held.since_us) * 1e-6;
-  requests_.at(it->second.request).tally.kv_byte_seconds += static_cast<double>(held.pages) * static_cast<double>(held.page_bytes) * seconds;
+  it->second.account->tally.kv_byte_seconds += static_cast<double>(held.pages) * static_cast<double>(held.page_bytes) * seconds;
 }
 
 std::vector<ClosedTally> UsageLedger::take_closed() { return std::exchange(closed_, {}); }
 
-void UsageLedger::close_if_over(RequestId id) {
-  const auto it = sequences_.find(id);
-  if (!it->second.ended || it->second.in_flight > 0) return;
-  const RequestId request = it->second.request;
-  sequences_.erase(it);
-  leave(request);
+void UsageLedger::close_if_over(Sequence& sequence) {
+  if (sequence.ended && sequence.in_flight == 0) erase(sequence);
 }
 
-// One of its sequences is over.
-void UsageLedger::leave(RequestId request) {
-  const auto it = requests_.find(request);
+// With its request, when that was its last sequence.
+void UsageLedger::erase(Sequence& sequence) {
+  if (sequence.row) set_row(*sequence.row, nullptr);
+  const auto it = requests_.find(sequence.request);
+  sequences_.erase(sequence.id);
   if (--it->second.open > 0) return;
-  closed_.push_back({request, it->second.tally, it->second.accepted});
+  closed_.push_back({it->first, it->second.tally, it->second.accepted});
   requests_.erase(it);
 }
 

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "scheduler/core.hpp"
@@ -69,15 +71,18 @@ class UsageLedger {
     std::uint32_t open = 0;  // sequences that are not over
     bool accepted = false;
   };
+  // Nodes of maps: what points to them stays good until they are erased. A sequence is erased when no step in flight points to it any more.
   struct Sequence {
-    RequestId request;
+    RequestId id, request;
+    Request* account = nullptr;
+    std::optional<RowIndex> row;
     std::uint32_t computed_most = 0;  // positions that were computed once
     bool starts = false;              // has a row, and no work on it yet
     bool ended = false;
     std::uint32_t in_flight = 0;  // steps in flight that compute for it
   };
   struct Work {
-    RequestId sequence;
+    Sequence* sequence = nullptr;  // nullptr: nobody whom we know
     std::uint32_t start = 0;
     std::uint32_t count = 0;
   };
@@ -89,12 +94,13 @@ class UsageLedger {
 
   void computed(const Work& work, std::uint64_t share_ns);
   void charge(RequestId sequence, const Held& held, std::uint64_t now_us);
-  void close_if_over(RequestId sequence);
-  void leave(RequestId request);
+  void close_if_over(Sequence& sequence);
+  void erase(Sequence& sequence);
+  void set_row(RowIndex row, Sequence* sequence);
 
   std::map<RequestId, Request> requests_;
   std::map<RequestId, Sequence> sequences_;
-  std::map<RowIndex, RequestId> rows_;
+  std::vector<Sequence*> rows_;                   // by row; nullptr: nobody whom we know
   std::map<StepId, std::vector<Work>> steps_;     // in flight
   std::vector<std::pair<RequestId, Held>> held_;  // ascending
   std::uint64_t device_ns_ = 0, unattributed_ns_ = 0;
