@@ -5,6 +5,9 @@
 
 namespace althing::gpu::cuda {
 
+// The same meeting in two halves, for who has something to do in between; all threads take part in both.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 // All threads of all blocks of the cluster meet. What they wrote before, to their own or to each other's shared memory, all see afterwards.
 __device__ __forceinline__ void cluster_sync() { asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory"); }
 

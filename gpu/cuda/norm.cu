@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "gpu/cuda/cluster.cuh"
 #include "gpu/cuda/elementwise.cuh"
 #include "gpu/cuda/intrinsics.cuh"
 #include "gpu/cuda/launch.cuh"
@@ -208,6 +209,7 @@ __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__
   float4* const sums = reinterpret_cast<float4*>(shared + min(a.tokens.count, route_tokens) * pitch * sizeof(__nv_bfloat16));  // (warps, 32)
   float4* const norm = sums + warps * 32;                                                                                      // (hidden / 4)
 
+  cluster_arrive();  // nobody may write to a block that has not begun
   __shared__ std::uint64_t barriers[16];
   std::byte* const segment = shared + route_shared_bytes(a.hidden, warps, a.tokens.count) + warp * seg * tile_bytes(WeightFormat::bf16);
   const std::uint32_t k_first = warp * seg, k_count = min(seg, tiles - k_first);
@@ -269,6 +271,7 @@ __global__ void __launch_bounds__(512) norm_route_kernel(const __grid_constant__
   }
   sums[warp * 32 + lane] = make_float4(chain[0], chain[1], chain[2], chain[3]);
   __syncthreads();
+  cluster_wait();
   if (warp == 0) {
     float4 sum = sums[lane];
     for (std::uint32_t s = 1; s < warps; ++s) {
