@@ -71,7 +71,8 @@ def bad_input_is_refused():
                 (2, 'capacity-factor', 'moe-sweep', MODEL, '--factors', '0'),
                 (2, 'router-temperature', 'moe-sweep', MODEL, '--temperatures', '0'),
                 (2, 'gap:LOGITS', 'moe-sweep', MODEL, '--dynamic-k', 'half'),
-                (2, 'fewer --steps', 'moe-sweep', MODEL, '--steps', '1000000'),
+                (2, 'fewer --steps', 'moe-sweep', MODEL, '--steps', '100000'),
+                (2, '1 to 100000', 'moe-sweep', MODEL, '--steps', '4294967240'),
                 (2, '--batches', 'load-table', MODEL, '--batches', '0'),
                 (3, '/nowhere', 'load-table', '/nowhere')):
             got, out, complaint = run(*arguments)
