@@ -114,8 +114,7 @@ class Bench {
   }
 
   // Short requests on two engines that stay, and a mirror that a few of them fill, so that its memory has been touched before, as in a server that
-  // has run for a while. Processor
-  // time of the whole process: the copier's thread is in it.
+  // has run for a while. Processor time of the whole process: the copier's thread is in it.
   bool steady_state() {
     const std::unique_ptr<LocalEngine> engines[2] = {engine(0), engine(4u << 20)};
     if (!engines[0] || !engines[1]) return false;
@@ -144,9 +143,8 @@ class Bench {
     const auto quartile = [&](std::size_t quarter) { return 100 * (ratios[ratios.size() * quarter / 4] - 1); };
     const gpu::MirrorCounts counts = engines[1]->mirror_counts(0);
     std::printf(
-        "steady state, %u tokens of prompt and %u drawn: %.1f us of processor a drawn token without; median of %zu pairs %+.2f %%, quartiles %+.2f "
-        "and "
-        "%+.2f (%llu pages copied, %llu skipped); the copier's thread itself ran %.2f %% of the processor time\n",
+        "steady state, %u tokens of prompt and %u drawn: %.1f us of processor a drawn token without; median of %zu pairs %+.2f %%, "
+        "quartiles %+.2f and %+.2f (%llu pages copied, %llu skipped); the copier's thread itself ran %.2f %% of the processor time\n",
         prompt, completion, 1e6 * median(plain), ratios.size(), quartile(2), quartile(1), quartile(3), static_cast<unsigned long long>(counts.copied),
         static_cast<unsigned long long>(counts.skipped), 100 * copying / computing);
     return true;

@@ -19,14 +19,8 @@ using tests::decode_work;
 using tests::Engine;
 using tests::EngineOptions;
 using tests::prompt_work;
+using tests::small_prompt;
 using tests::SmallModel;
-
-std::vector<TokenId> prompt(std::uint32_t seed, std::uint32_t length) {
-  std::mt19937 random(seed);
-  std::vector<TokenId> tokens(length);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % 101);
-  return tokens;
-}
 
 std::unique_ptr<Engine> engine_of(std::shared_ptr<const Model> model, const EngineOptions& options = {}) {
   auto engine = Engine::create(std::move(model), options);
@@ -107,7 +101,7 @@ std::vector<std::vector<TokenId>> generate(std::shared_ptr<const Model> model, c
 
 TEST(Executor, chunks_pages_and_threads_do_not_change_bits) {
   const auto model = SmallModel::make();
-  const auto tokens = prompt(1, 150);
+  const auto tokens = small_prompt(1, 150);
   const auto whole = logits_of(model, tokens, 150);
   ASSERT_EQ(whole.size(), 150u * 101);
   for (const std::uint32_t chunk : {1u, 7u, 64u}) {
@@ -119,7 +113,7 @@ TEST(Executor, chunks_pages_and_threads_do_not_change_bits) {
 }
 
 TEST(Executor, every_weight_format_runs_and_they_differ_in_nothing_but_layout) {
-  const auto plain = logits_of(SmallModel::make({.mxfp4 = false}), prompt(1, 30), 30);
+  const auto plain = logits_of(SmallModel::make({.mxfp4 = false}), small_prompt(1, 30), 30);
   EXPECT_FALSE(plain.empty());
   // The same numbers stored (experts, in, out): transpose the plain model's experts.
   auto model = SmallModel::make({.mxfp4 = false});
@@ -136,13 +130,13 @@ TEST(Executor, every_weight_format_runs_and_they_differ_in_nothing_but_layout) {
       l->transposed = true;
     }
   }
-  EXPECT_EQ(logits_of(model, prompt(1, 30), 30), plain);
+  EXPECT_EQ(logits_of(model, small_prompt(1, 30), 30), plain);
 }
 
 TEST(Executor, a_sequence_draws_the_same_alone_and_in_a_mixed_batch) {
   const auto model = SmallModel::make();
   std::vector<Sequence> sequences;
-  for (std::uint32_t s = 0; s < 8; ++s) sequences.push_back({prompt(s + 1, 5 + s * 9), s * 2, 1 + s * 5});
+  for (std::uint32_t s = 0; s < 8; ++s) sequences.push_back({small_prompt(s + 1, 5 + s * 9), s * 2, 1 + s * 5});
   EngineOptions options;
   options.context_tokens_max = 128;
   const auto together = generate(model, sequences, 20, options);
@@ -166,7 +160,7 @@ TEST(Executor, a_sequence_draws_the_same_alone_and_in_a_mixed_batch) {
 
 TEST(Executor, recomputing_a_sequence_after_preemption_gives_the_same_draws) {
   const auto model = SmallModel::make();
-  const auto tokens = prompt(3, 40);
+  const auto tokens = small_prompt(3, 40);
   const auto straight = generate(model, {{tokens, 0, 40}}, 30, {})[0];
   auto engine = engine_of(model);
   StepPlan plan = engine->next_plan();
@@ -195,7 +189,7 @@ TEST(Executor, recomputing_a_sequence_after_preemption_gives_the_same_draws) {
 
 TEST(Executor, ranks_agree_and_keep_their_bits_over_chunks) {
   const auto model = SmallModel::make();
-  const auto tokens = prompt(2, 60);
+  const auto tokens = small_prompt(2, 60);
   for (const std::uint32_t ranks : {2u, 4u}) {
     EngineOptions options;
     options.ranks = ranks;
@@ -211,7 +205,7 @@ TEST(Executor, ranks_agree_and_keep_their_bits_over_chunks) {
 // Attention is split alike in all of these, only the experts move between the two ranks.
 TEST(Executor, where_experts_live_does_not_change_a_bit) {
   const auto model = SmallModel::make();
-  const auto tokens = prompt(4, 50);
+  const auto tokens = small_prompt(4, 50);
   const auto whole = logits_of(model, tokens, 50, {.ranks = 2});
   const auto split = [&](std::vector<std::uint32_t> on_rank_0) {
     auto placements = scheduler::place(2, tests::shape_of(model->spec)).value();
@@ -260,7 +254,7 @@ TEST(Executor, expert_counts_are_exact) {
     router[layer].insert(router[layer].end(), values.begin(), values.end());
   };
   engine->executor(0).observe(observer);
-  const auto tokens = prompt(8, 33);
+  const auto tokens = small_prompt(8, 33);
   StepPlan plan = engine->next_plan();
   engine->admit(plan, 0, 1, {}, 40);
   plan.work = {prompt_work(0, 0, tokens, true)};
@@ -326,14 +320,14 @@ TEST(Executor, expert_outputs_beyond_fixed_point_surface_as_nonfinite) {
   auto engine = engine_of(model);
   StepPlan plan = engine->next_plan();
   engine->admit(plan, 0, 1, {}, 10);
-  plan.work = {prompt_work(0, 0, prompt(1, 4), true)};
+  plan.work = {prompt_work(0, 0, small_prompt(1, 4), true)};
   EXPECT_TRUE(engine->run(plan)->drawn[0].nonfinite);
 }
 
 TEST(Executor, a_refused_plan_changes_nothing) {
   const auto model = SmallModel::make();
   auto engine = engine_of(model), twin = engine_of(model);
-  const auto tokens = prompt(5, 12);
+  const auto tokens = small_prompt(5, 12);
   for (Engine* e : {engine.get(), twin.get()}) {
     StepPlan plan = e->next_plan();
     e->admit(plan, 0, 1, {}, 40);
@@ -363,7 +357,7 @@ TEST(Executor, a_step_is_done_once_and_in_order_also_when_it_is_refused) {
   auto engine = engine_of(SmallModel::make());
   StepPlan first = engine->next_plan();
   engine->admit(first, 0, 1, {}, 20);
-  first.work = {prompt_work(0, 0, prompt(5, 12), true)};
+  first.work = {prompt_work(0, 0, small_prompt(5, 12), true)};
   StepPlan second;  // on the first one's draw, which nobody has seen yet
   second.step = StepId{2}, second.base = StepId{1}, second.epoch = engine->epoch();
   second.work = {decode_work(0, 12)};
@@ -403,7 +397,7 @@ TEST(Executor, an_empty_plan_is_a_step) {
 
 TEST(Executor, an_aborted_step_needs_a_snapshot_and_a_new_epoch) {
   const auto model = SmallModel::make();
-  const auto tokens = prompt(6, 20);
+  const auto tokens = small_prompt(6, 20);
   auto engine = engine_of(model, {.ranks = 2});
   const auto start = [&] {
     StepPlan plan = engine->next_plan();
@@ -435,7 +429,7 @@ TEST(Executor, an_aborted_step_needs_a_snapshot_and_a_new_epoch) {
 // Window pages that slid out are handed to another row while the first goes on.
 TEST(Executor, recycled_window_pages_change_nothing) {
   const auto model = SmallModel::make();
-  const auto tokens = prompt(7, 100), others = prompt(9, 16);
+  const auto tokens = small_prompt(7, 100), others = small_prompt(9, 16);
   const auto straight = generate(model, {{tokens, 0, 100}}, 10, {})[0];
   auto engine = engine_of(model);
   StepPlan plan = engine->next_plan();

@@ -16,6 +16,7 @@ namespace althing::gpu {
 namespace {
 
 using testing::HasSubstr;
+using tests::small_prompt;
 using tests::SmallModel;
 
 constexpr ModelShape shape{8, 2, 6, 101};
@@ -89,13 +90,6 @@ TEST(Introduction, what_does_not_fit_together_is_heard_by_every_rank) {
       grid, [](auto& p) { p[3].vocabulary.end = 100; }, "they hold the vocabulary up to 100 of 101");
 }
 
-std::vector<TokenId> prompt(std::uint32_t seed, std::size_t count) {
-  std::mt19937 random(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % 101);
-  return tokens;
-}
-
 // One rank was started with other flags: both refuse the first step, and nobody waits for anybody.
 TEST(Layout, ranks_of_two_layouts_refuse_the_first_step) {
   const auto model = SmallModel::make();
@@ -133,7 +127,7 @@ TEST(Layout, copies_of_an_expert_share_its_tokens) {
     StepPlan plan = engine->next_plan();
     for (std::uint32_t row = 0; row < 2; ++row) {
       engine->admit(plan, row, row + 1, {}, 80);
-      plan.work.push_back(tests::prompt_work(row, 0, prompt(row, 60), true));
+      plan.work.push_back(tests::prompt_work(row, 0, small_prompt(row, 60), true));
     }
     EXPECT_TRUE(engine->run(plan).ok());
     std::vector<std::vector<std::uint64_t>> by_rank;
@@ -202,7 +196,7 @@ struct TwoGroups {
     StepPlan plan = engine->next_plan();
     for (std::uint32_t row = 0; row < 2; ++row) {
       engine->admit(plan, row, row + 1, {}, 20);
-      plan.work.push_back(tests::prompt_work(row, 0, prompt(row, 5), true));
+      plan.work.push_back(tests::prompt_work(row, 0, small_prompt(row, 5), true));
     }
     pages.resize(2);
     for (const PageGrant& grant : plan.pages) pages[grant.row.value].insert(pages[grant.row.value].end(), grant.pages.begin(), grant.pages.end());
@@ -214,7 +208,7 @@ struct TwoGroups {
     seen.clear();
     StepPlan plan = engine->next_plan();
     plan.scrub = scrub;
-    for (std::uint32_t row = 0; row < 2; ++row) plan.work.push_back(tests::prompt_work(row, 5, prompt(row + 9, 1), true));
+    for (std::uint32_t row = 0; row < 2; ++row) plan.work.push_back(tests::prompt_work(row, 5, small_prompt(row + 9, 1), true));
     result = engine->run(plan).value();
     EXPECT_EQ(seen.size(), 2 * 101u);
     return {std::vector<float>(seen.begin(), seen.begin() + 101), std::vector<float>(seen.begin() + 101, seen.end())};
@@ -254,7 +248,7 @@ TEST(Layout, a_plan_for_a_group_that_does_not_exist_is_refused_by_every_rank) {
   StepPlan plan = engine->next_plan();
   engine->admit(plan, 0, 1, {}, 20);
   plan.set[0].dp_group = DpGroup{2};
-  plan.work = {tests::prompt_work(0, 0, prompt(1, 5), true)};
+  plan.work = {tests::prompt_work(0, 0, small_prompt(1, 5), true)};
   const auto result = engine->run(plan);
   ASSERT_FALSE(result.ok());
   EXPECT_THAT(result.error().message, HasSubstr("row 0 is of DP group 2, there are 2"));

@@ -18,17 +18,11 @@ namespace althing::gpu {
 namespace {
 
 using tests::Engine;
+using tests::small_prompt;
 using tests::SmallModel;
 
 constexpr std::uint32_t layers = 3, experts = 6, chosen = 2;
 constexpr ModelShape shape{8, 2, experts, 101};
-
-std::vector<TokenId> prompt(std::uint32_t seed, std::size_t count) {
-  std::mt19937 random(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % 101);
-  return tokens;
-}
 
 std::map<std::uint64_t, StepRouting> sections(const std::string& bytes) {
   std::map<std::uint64_t, StepRouting> found;
@@ -139,7 +133,7 @@ TEST_P(TraceInGrid, recounts_to_the_counts_of_every_copy) {
   StepPlan plan = engine->next_plan();
   for (std::uint32_t row = 0; row < 3; ++row) {
     engine->admit(plan, row, row + 1, {}, 60, 4);
-    plan.work.push_back(tests::prompt_work(row, 0, prompt(row, 9 + row * 4), true));
+    plan.work.push_back(tests::prompt_work(row, 0, small_prompt(row, 9 + row * 4), true));
   }
   for (std::uint32_t i = 0; i < 4; ++i) {
     const auto result = engine->run(plan);
@@ -149,7 +143,7 @@ TEST_P(TraceInGrid, recounts_to_the_counts_of_every_copy) {
     for (const auto& [request, routing] : sections(result->routing)) {
       EXPECT_EQ(routing.start, i == 0 ? 0 : 9 + (request - 1) * 4 + i - 1);
       if (i == 0) {
-        EXPECT_EQ(routing.tokens, prompt(static_cast<std::uint32_t>(request - 1), 9 + (request - 1) * 4));
+        EXPECT_EQ(routing.tokens, small_prompt(static_cast<std::uint32_t>(request - 1), 9 + (request - 1) * 4));
       }
       add(traced, routing);
       for (std::uint32_t t = 0; t < routing.tokens.size(); ++t, ++token)
@@ -196,14 +190,14 @@ TEST(RoutingTrace, is_of_traced_rows_only_and_changes_no_draw) {
     StepPlan plan = engine->next_plan();
     for (std::uint32_t row = 0; row < 3; ++row) {
       engine->admit(plan, row, row + 1, {}, 60, (traced_rows >> row & 1) != 0 ? 100 : 0);
-      plan.work.push_back(tests::prompt_work(row, 0, prompt(row, 20), true));
+      plan.work.push_back(tests::prompt_work(row, 0, small_prompt(row, 20), true));
     }
     const StepResult result = engine->run(plan).value();
     std::vector<std::uint64_t> traced;
     for (const auto& [request, routing] : sections(result.routing)) {
       traced.push_back(request);
       EXPECT_EQ(routing.top_m, experts) << "more logits than there are cannot be told";
-      EXPECT_EQ(routing.tokens, prompt(static_cast<std::uint32_t>(request - 1), 20));
+      EXPECT_EQ(routing.tokens, small_prompt(static_cast<std::uint32_t>(request - 1), 20));
     }
     std::vector<std::uint64_t> wanted;
     for (std::uint64_t row = 0; row < 3; ++row)
@@ -229,7 +223,7 @@ TEST(RoutingTrace, tells_what_became_of_every_pair_under_control) {
     StepPlan plan = engine->next_plan();
     for (std::uint32_t row = 0; row < 2; ++row) {
       engine->admit(plan, row, row + 1, {}, 60, 2);
-      plan.work.push_back(tests::prompt_work(row, 0, prompt(row, 30), true));
+      plan.work.push_back(tests::prompt_work(row, 0, small_prompt(row, 30), true));
     }
     const StepResult result = engine->run(plan).value();
     const StepCounts counts = read_step_counts(result.counts).value();
@@ -271,7 +265,7 @@ TEST(RoutingTrace, a_step_that_was_broken_off_leaves_nothing_for_the_next) {
   auto engine = Engine::create(SmallModel::make(), options).value();
   StepPlan plan = engine->next_plan();
   engine->admit(plan, 0, 1, {}, 40, 2);
-  plan.work = {tests::prompt_work(0, 0, prompt(1, 10), true)};
+  plan.work = {tests::prompt_work(0, 0, small_prompt(1, 10), true)};
   ASSERT_TRUE(engine->run(plan).ok());
   auto segment = SharedSegment::create(2, EpochId{2}).value();
   auto alone = segment.join(RankId{0}, std::chrono::milliseconds{1});
@@ -281,7 +275,7 @@ TEST(RoutingTrace, a_step_that_was_broken_off_leaves_nothing_for_the_next) {
   ASSERT_TRUE(engine->enter_epoch(3).ok());
   StepPlan after = engine->next_plan();
   engine->admit(after, 1, 2, {}, 40, 0);
-  after.work = {tests::prompt_work(1, 0, prompt(2, 10), true)};
+  after.work = {tests::prompt_work(1, 0, small_prompt(2, 10), true)};
   EXPECT_EQ(engine->run(after).value().routing, "");
 }
 

@@ -116,4 +116,12 @@ class SmallModel {
   std::mt19937 random_;
 };
 
+// Random ids of its vocabulary; the same for equal seeds.
+inline std::vector<TokenId> small_prompt(std::uint32_t seed, std::size_t count) {
+  std::mt19937 random(seed);
+  std::vector<TokenId> tokens(count);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % 101);
+  return tokens;
+}
+
 }  // namespace althing::tests

@@ -19,17 +19,11 @@ namespace althing::gpu {
 namespace {
 
 using tests::Engine;
+using tests::small_prompt;
 using tests::SmallModel;
 
 constexpr std::uint32_t layers = 3, experts = 6, chosen = 2;
 constexpr ModelShape shape{8, 2, experts, 101};
-
-std::vector<TokenId> prompt(std::uint32_t seed, std::size_t count) {
-  std::mt19937 random(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % 101);
-  return tokens;
-}
 
 // The logits of a step as rank 0's router shows them, by layer.
 using Logits = std::vector<std::vector<float>>;
@@ -113,7 +107,7 @@ TEST_P(StepCountsInGrid, one_rank_tells_for_all_what_each_has_computed) {
   StepPlan plan = engine_->next_plan();
   for (std::uint32_t row = 0; row < 3; ++row) {
     engine_->admit(plan, row, row + 1, {}, 60);
-    plan.work.push_back(tests::prompt_work(row, 0, prompt(row, 17 + row * 8), true));
+    plan.work.push_back(tests::prompt_work(row, 0, small_prompt(row, 17 + row * 8), true));
   }
   for (std::uint32_t i = 0; i < 6; ++i) {
     const StepCounts step = run(plan);
@@ -143,7 +137,7 @@ TEST(StepCounts, sums_are_the_same_bits_in_every_layout_of_a_tp) {
     StepPlan plan = engine->next_plan();
     for (std::uint32_t row = 0; row < 2; ++row) {
       engine->admit(plan, row, row + 1, {}, 60);
-      plan.work.push_back(tests::prompt_work(row, 0, prompt(row, 40), true));
+      plan.work.push_back(tests::prompt_work(row, 0, small_prompt(row, 40), true));
     }
     StepCounts step = read_step_counts(engine->run(plan).value().counts).value();
     for (LayerCounts& layer : step.layers) {
@@ -165,7 +159,7 @@ TEST(StepCounts, sums_are_the_same_bits_in_every_layout_of_a_tp) {
 
 TEST(StepCounts, chunks_count_as_much_as_the_whole) {
   const auto model = SmallModel::make();
-  const auto tokens = prompt(3, 30);
+  const auto tokens = small_prompt(3, 30);
   const auto counted = [&](std::size_t chunk) {
     auto engine = Engine::create(model, {}).value();
     std::vector<std::uint64_t> sum(layers * experts);
@@ -219,7 +213,7 @@ TEST(StepCounts, a_step_without_tokens_or_without_the_order_to_count_brings_none
   auto quiet = Engine::create(model, options).value();
   plan = quiet->next_plan();
   quiet->admit(plan, 0, 1, {}, 20);
-  plan.work = {tests::prompt_work(0, 0, prompt(1, 5), true)};
+  plan.work = {tests::prompt_work(0, 0, small_prompt(1, 5), true)};
   EXPECT_EQ(quiet->run(plan).value().counts, "");
 }
 

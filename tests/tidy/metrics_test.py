@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from verdict import close
+
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARDS = [f"monitoring/grafana/{name}.json" for name in ("overview", "experts", "failures")]
 ALERTS, RECORDED = "monitoring/prometheus/alerts/", "monitoring/prometheus/recording_rules.yml"
@@ -182,16 +184,5 @@ def run():
     yield "dashboards are what tools/grafana_dashboards.py makes", None if made.returncode == 0 else made.stdout + made.stderr
 
 
-def main():
-    passed = failed = 0
-    for name, problem in run():
-        passed += problem is None
-        failed += problem is not None
-        if problem is not None:
-            print(f"FAILED {name}:\n  {problem}")
-    print(f"{passed} passed, {failed} failed, 0 skipped")
-    return 0 if failed == 0 and passed > 0 else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(close(run()))

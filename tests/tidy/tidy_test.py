@@ -12,6 +12,7 @@ from pathlib import Path
 import rules
 from source import blank_cpp, find_functions
 from tidy import check
+from verdict import close
 
 OPENING = "// Why this file exists, said in one sentence that is long enough.\n"
 HEADER = OPENING + "#pragma once\n\nint answer();\n"
@@ -153,20 +154,5 @@ def run():
     yield "every rule has a plant", None if planted == known else str(known - planted)
 
 
-def main():
-    passed = failed = skipped = 0
-    for name, problem in run():
-        if problem is None:
-            passed += 1
-        elif problem.startswith("skip "):
-            skipped += 1
-            print(f"skipped {name}: {problem[5:]}")
-        else:
-            failed += 1
-            print(f"FAILED {name}: {problem}")
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return 0 if failed == 0 and passed > 0 else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(close(run()))

@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from test_all import Report, side_by_side  # noqa: E402
+from verdict import close  # noqa: E402
 
 CHECK_GPU = Path(__file__).resolve().parents[2] / "tools/check-gpu"
 
@@ -145,16 +146,5 @@ def run():
     yield "a build that works is not a passed test", None if ok and found == (0, 0, 0) else str(found)
 
 
-def main():
-    passed = failed = 0
-    for name, problem in run():
-        passed += problem is None
-        failed += problem is not None
-        if problem is not None:
-            print(f"FAILED {name}: {problem}")
-    print(f"{passed} passed, {failed} failed, 0 skipped")
-    return 0 if failed == 0 and passed > 0 else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(close(run()))
