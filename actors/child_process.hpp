@@ -17,8 +17,11 @@ inline constexpr int ca_descriptor = 4;
 inline constexpr int certificate_descriptor = 5;
 inline constexpr int key_descriptor = 6;
 inline constexpr int stamps_descriptor = 7;
-inline constexpr int token_log_descriptor = 8;   // the core only
-inline constexpr int kv_mirror_descriptors = 8;  // ranks only, where there are mirrors: of place 0, and of the others behind it
+inline constexpr int token_log_descriptor = 8;  // the core only
+// The core only, where clients need keys: behind the token log, if there is one.
+inline constexpr int door_keys_descriptor(bool token_log) { return token_log ? token_log_descriptor + 1 : token_log_descriptor; }
+inline constexpr int gateway_keys_descriptor = 4;  // the HTTP gateway only, where clients need keys
+inline constexpr int kv_mirror_descriptors = 8;    // ranks only, where there are mirrors: of place 0, and of the others behind it
 
 struct ChildExit {
   bool signalled = false;

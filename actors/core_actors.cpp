@@ -12,6 +12,8 @@
 #include "actors/logging.hpp"
 #include "actors/monitor_actor.hpp"
 #include "actors/page_chat.hpp"
+#include "gpu/model_account.hpp"
+#include "protocol/harmony/recovery.hpp"
 #include "scheduler/journal.hpp"
 #include "scheduler/placement.hpp"
 
@@ -57,7 +59,20 @@ monitoring::HttpHandlers http_handlers(caf::actor_system& system, std::shared_pt
   return handlers;
 }
 
-monitoring::MetricsConfig metrics_config(const ServeSettings& settings, const gpu::DecoderSpec& spec) {
+// Ranks of a DP group share attention's heads and all ranks the head; router and norms are whole on each.
+monitoring::WeightSizes weight_sizes(const EngineSetup& setup) {
+  gpu::ReadFormat format;
+  format.dense = setup.dense;
+  const gpu::ModelAccount account = gpu::account_of(setup.model->spec, format);
+  const auto bytes = [&](gpu::ModelPart part) { return account.of(part).read_bytes; };
+  const std::uint64_t chosen = std::uint64_t{account.layers} * account.experts_per_token;
+  return {chosen == 0 ? 0 : bytes(gpu::ModelPart::experts) / chosen,
+          setup.grid.dp * bytes(gpu::ModelPart::attention) + setup.grid.world * (bytes(gpu::ModelPart::router) + bytes(gpu::ModelPart::norms)) +
+              bytes(gpu::ModelPart::head)};
+}
+
+monitoring::MetricsConfig metrics_config(const ServeSettings& settings, const EngineSetup& setup) {
+  const gpu::DecoderSpec& spec = setup.model->spec;
   monitoring::MetricsConfig config{ALTHING_VERSION, model_name(settings), settings.ranks, static_cast<std::uint32_t>(spec.layers.size()),
                                    spec.experts};
   for (const gpu::DecoderLayer& layer : spec.layers)
@@ -66,6 +81,9 @@ monitoring::MetricsConfig metrics_config(const ServeSettings& settings, const gp
   config.expert_metrics = settings.expert_metrics;
   config.expert_series_max = settings.expert_series_max;
   config.tenants_max = settings.tenants_max;
+  config.weights = weight_sizes(setup);
+  for (std::size_t kind = 0; kind < protocol::harmony::repair_kinds; ++kind)
+    config.repair_kinds.emplace_back(name_of(static_cast<protocol::harmony::Repair>(kind)));
   return config;
 }
 
@@ -99,6 +117,17 @@ std::uint64_t experts_of_a_token(const gpu::DecoderSpec& spec) {
   return sum;
 }
 
+// Takes what a dead core left.
+GatewayOptions gateway_options(const ServeSettings& settings, CoreActors::Past& past, const std::optional<protocol::wire::RouterKeys>& keys) {
+  GatewayOptions gateway;
+  gateway.model = model_name(settings);
+  gateway.instance = past.taken.instance;
+  if (keys) gateway.ring = keys->ring;
+  gateway.keyless_gateway = !settings.http.empty();
+  for (LoggedStream& stream : past.taken.streams) gateway.left.push_back(std::make_shared<LoggedStream>(std::move(stream)));
+  return gateway;
+}
+
 std::function<void(std::uint64_t)> telling(std::shared_ptr<CoreRecovery> recovery, std::function<void(std::uint64_t)> on_ready) {
   if (!recovery) return on_ready;
   return [recovery = std::move(recovery), on_ready = std::move(on_ready)](std::uint64_t epoch) {
@@ -121,11 +150,12 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   auto format = chat_format(settings);
   if (!format) return format.error();
   std::unique_ptr<CoreActors> core(new CoreActors(system));
-  auto bound = protocol::wire::RouterSocket::bind(settings.bind, setup.limits);
+  core->metrics_ = std::make_shared<monitoring::Metrics>(metrics_config(settings, setup));
+  auto keys = core->start_keys(settings.curve_allow, past.keys);
+  if (!keys) return keys.error();
+  auto bound = protocol::wire::RouterSocket::bind(settings.bind, setup.limits, *keys);
   if (!bound) return bound.error();
   core->endpoint_ = bound->endpoint();
-
-  core->metrics_ = std::make_shared<monitoring::Metrics>(metrics_config(settings, setup.model->spec));
   const auto recovery = recovery_of(past, core->metrics_);
   if (recovery) recovery->on_told = hooks.on_core_recovered;
   core->monitor_ = system.spawn(monitor_actor, MonitorOptions{core->metrics_, recovery != nullptr, core->events_, model_name(settings),
@@ -134,6 +164,7 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
 
   SchedulerOptions options;
   options.core = setup.core_config();
+  options.salts = PrefixSalts::drawn(settings.prefix_sharing != "all");
   options.ranks = settings.ranks;
   options.kv_of = [setup](const Grid& grid) -> Result<KvShape> {
     auto other = with_grid(setup, grid);
@@ -162,7 +193,6 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   // Checked here once more, because an actor cannot refuse to be spawned.
   if (auto probe = scheduler::Core::create(options.core); !probe) return probe.error();
   core->scheduler_ = system.spawn(scheduler_actor, std::move(options));
-
   auto shared = std::make_shared<FrontendShared>();
   shared->format = std::move(*format);
   shared->stop_tokens = setup.stop_tokens(shared->format);
@@ -171,12 +201,9 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   shared->scheduler = core->scheduler_;
   shared->token_log = std::move(past.taken.log);
   shared->recovery = recovery;
-  shared->trace_unsupported = trace_unsupported(setup);
-  GatewayOptions gateway;
-  gateway.model = model_name(settings);
-  gateway.instance = past.taken.instance;
+  if (!setup.script) shared->grammars = std::make_shared<protocol::grammar::GrammarLibrary>(shared->format.tokenizer(), setup.model->spec.vocabulary);
+  GatewayOptions gateway = gateway_options(settings, past, *keys);
   gateway.pulse = hooks.pulse;
-  for (LoggedStream& stream : past.taken.streams) gateway.left.push_back(std::make_shared<LoggedStream>(std::move(stream)));
   // Whatever the caller says to the scheduler next, drain for one, must find them there.
   auto restored = std::make_shared<std::promise<void>>();
   gateway.on_restored = [restored] { restored->set_value(); };
@@ -185,8 +212,28 @@ Result<std::unique_ptr<CoreActors>> CoreActors::start(caf::actor_system& system,
   return core;
 }
 
+// A list that cannot be read now ends no core: nobody but the page comes in until it can be.
+Result<std::optional<protocol::wire::RouterKeys>> CoreActors::start_keys(const std::string& allow_list, const std::optional<DoorKeys>& keys) {
+  if (!keys) return std::optional<protocol::wire::RouterKeys>();
+  leave_memory_out_of_core_dumps();
+  auto inside = keys->client_keys();
+  if (!inside) return inside.error();
+  inside_keys_ = std::move(*inside);
+  auto list = read_allow_list(allow_list);
+  if (!list) log(LogLevel::error, "allow_list_unread", {{"reason", list.error().message}});
+  const protocol::curve::AllowList own{keys->inside_entry()};
+  auto ring = std::make_shared<protocol::curve::KeyRing>(list ? *list : protocol::curve::AllowList(), own);
+  keys_watch_ = std::make_unique<AllowListWatch>(allow_list, ring, [metrics = metrics_](bool taken) { metrics->allow_list_read(taken); });
+  const auto count = [metrics = metrics_](protocol::curve::ZapResult result) { metrics->handshake(static_cast<std::size_t>(result)); };
+  return std::optional(protocol::wire::RouterKeys{keys->server, keys->inside, std::move(ring), count});
+}
+
+void CoreActors::reload_keys() {
+  if (keys_watch_) keys_watch_->reload();
+}
+
 Status CoreActors::start_http(const std::string& address, const Limits& limits) {
-  auto chat = std::make_shared<PageChat>(endpoint_, limits);
+  auto chat = std::make_shared<PageChat>(endpoint_, limits, inside_keys_);
   auto http = monitoring::HttpEndpoint::start(address, http_handlers(system_, metrics_, monitor_, events_, std::move(chat)));
   if (!http) return Error{http.error().code, http.error().message + " (--metrics)", "metrics"};
   http_ = std::move(*http);

@@ -5,10 +5,13 @@
 #include <caf/actor_system.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "actors/allow_list_watch.hpp"
 #include "actors/core_pulse.hpp"
 #include "actors/core_recovery.hpp"
+#include "actors/door_keys.hpp"
 #include "actors/engine_setup.hpp"
 #include "actors/scheduler_actor.hpp"
 #include "actors/token_log.hpp"
@@ -16,6 +19,7 @@
 #include "monitoring/http_endpoint.hpp"
 #include "monitoring/metrics.hpp"
 #include "protocol/harmony/format.hpp"
+#include "protocol/wire/router_socket.hpp"
 
 namespace althing::actors {
 
@@ -36,10 +40,11 @@ class CoreActors {
     std::shared_ptr<CorePulse> pulse;  // not a hook of it: where scheduler and gateway show that they go round; may be null
   };
 
-  // Of the process: its token log, if it has one, with what a dead core left in it, and when it began.
+  // Of the process: its token log, if it has one, with what a dead core left in it, when it began, and the keys that it was given.
   struct Past {
     TokenLog::TakenOver taken;
     std::uint64_t started_ns = 0;
+    std::optional<DoorKeys> keys{};  // nullopt: clients need none
   };
 
   // Binds both endpoints first, so that a port in use is an error before anything runs.
@@ -52,16 +57,21 @@ class CoreActors {
   monitoring::EventRing& events() const { return *events_; }  // for the live page
   const caf::actor& scheduler() const { return scheduler_; }
   const std::string& endpoint() const { return endpoint_; }
+  // Reads the list of keys that may come in again, if there is one.
+  void reload_keys();
   const std::string& metrics_address() const { return metrics_address_; }
 
  private:
   explicit CoreActors(caf::actor_system& system) : system_(system) {}
+  Result<std::optional<protocol::wire::RouterKeys>> start_keys(const std::string& allow_list, const std::optional<DoorKeys>& keys);
   Status start_http(const std::string& address, const Limits& limits);
 
   caf::actor_system& system_;
   std::shared_ptr<monitoring::Metrics> metrics_;
   std::shared_ptr<monitoring::EventRing> events_ = std::make_shared<monitoring::EventRing>();
   caf::actor monitor_, scheduler_, gateway_, accountant_;
+  std::unique_ptr<AllowListWatch> keys_watch_;
+  std::shared_ptr<const protocol::curve::ClientKeys> inside_keys_;  // of the page's chat; null: it needs none
   std::unique_ptr<monitoring::HttpEndpoint> http_;
   std::string endpoint_, metrics_address_;
 };

@@ -1,5 +1,6 @@
 // The core process: see the header. Its main thread only listens to the supervisor; the end of that line ends the process at once.
 #include "actors/core_process.hpp"
+#include "actors/descriptor_reserve.hpp"
 
 #include <signal.h>
 #include <unistd.h>
@@ -47,6 +48,15 @@ Result<TokenLog::TakenOver> take_over(const ServeSettings& settings) {
   return found;
 }
 
+// What the supervisor has read and made, where clients need keys.
+Status take_keys(const ServeSettings& settings, CoreActors::Past& past) {
+  if (settings.curve_key.empty()) return Ok{};
+  auto keys = unseal(Descriptor(door_keys_descriptor(settings.token_log_mib > 0)));
+  if (!keys) return keys.error();
+  past.keys = std::move(*keys);
+  return Ok{};
+}
+
 // The core's own death or sleep on order, some steps from now. Exists only where faults are allowed.
 class CoreFaults {
  public:
@@ -88,7 +98,7 @@ void note_members(monitoring::Metrics& metrics, const ControlMessage& message) {
 }
 
 // What the supervisor says, until it says stop or is gone.
-int obey(ControlChannel& control, const CoreActors& core, CoreFaults* faults) {
+int obey(ControlChannel& control, CoreActors& core, CoreFaults* faults) {
   while (true) {
     const auto message = control.receive(std::chrono::milliseconds(1000));
     if (control.closed()) ::_exit(exit_failed);
@@ -99,6 +109,7 @@ int obey(ControlChannel& control, const CoreActors& core, CoreFaults* faults) {
     if (words[0] == "fault" && words.size() >= 4) count_fault(core.metrics(), *message);
     if (words[0] == "members" && words.size() >= 4) note_members(core.metrics(), *message);
     if (words[0] == "events") core.events().take(message->text_from(1));
+    if (words[0] == "reload") core.reload_keys();
     if (words[0] == "drain") caf::anon_send(core.scheduler(), drain_atom_v);
     if (words[0] == "grows" && words.size() >= 2) caf::anon_send(core.scheduler(), MembershipGrows{std::stoull(words[1])});
     if (words[0] == "lost" && words.size() >= 4)
@@ -109,6 +120,7 @@ int obey(ControlChannel& control, const CoreActors& core, CoreFaults* faults) {
 }  // namespace
 
 int run_core_process(const ServeSettings& settings) {
+  raise_descriptor_limit();
   CoreActors::Past past;
   past.started_ns = monotonic_ns();
   ControlChannel control{Descriptor(control_descriptor)};
@@ -139,6 +151,7 @@ int run_core_process(const ServeSettings& settings) {
   auto taken = take_over(settings);
   if (!taken) return report_and_fail(control, taken.error());
   past.taken = std::move(*taken);
+  if (auto status = take_keys(settings, past); !status) return report_and_fail(control, status.error());
   auto core = CoreActors::start(system, settings, *setup, std::move(hooks), std::move(past));
   if (!core) return report_and_fail(control, core.error());
   const auto port = caf::openssl::publish((*core)->scheduler(), 0, "127.0.0.1", true);
@@ -169,12 +182,17 @@ int run_in_process(const ServeSettings& settings) {
   CoreActors::Hooks hooks;
   CoreActors::Past past;
   past.taken.instance = random_instance();
+  if (!settings.curve_key.empty()) {
+    auto keys = make_door_keys(settings);
+    if (!keys) return complain(keys.error());
+    past.keys = std::move(*keys);
+  }
   auto core = CoreActors::start(system, settings, *setup, std::move(hooks), std::move(past));
   if (!core) return complain(core.error());
   auto ranks = InProcessRanks::start(system, *setup, settings.threads, (*core)->scheduler());
   if (!ranks) return complain(ranks.error());
   std::fputs(memory_table(*setup, (*ranks)->memory()).c_str(), stderr);
-  if (auto status = announce(settings, (*core)->endpoint(), (*core)->metrics_address(), ""); !status) return complain(status.error());
+  if (auto status = announce(settings, {(*core)->endpoint(), (*core)->metrics_address(), "", "", ""}); !status) return complain(status.error());
   int number = 0;
   ::sigwait(&signals, &number);
   // The core first: to it, ranks that end before it look like ranks that died.

@@ -24,8 +24,9 @@ std::string obstacle(std::uint32_t ranks, const gpu::CudaReport& report) {
 
 Result<DeviceChoice> choose_device(std::string_view wish, std::uint32_t ranks, const gpu::CudaReport& report) {
   if (wish == "cpu") return DeviceChoice{gpu::Device::cpu, "as asked", 0};
+  if (wish == "synthetic") return DeviceChoice{gpu::Device::synthetic, "as asked: it computes nothing, and answers are made up", 0};
   if (wish != "auto" && wish != "cuda")
-    return Error{ErrorCode::invalid_argument, "--device is '" + std::string(wish) + "'; use auto, cpu or cuda", "device"};
+    return Error{ErrorCode::invalid_argument, "--device is '" + std::string(wish) + "'; use auto, cpu, cuda or synthetic", "device"};
   if (const std::string why = obstacle(ranks, report); !why.empty()) {
     if (wish == "cuda") return Error{ErrorCode::unsupported, "--device cuda: " + why, "device"};
     return DeviceChoice{gpu::Device::cpu, why, 0};

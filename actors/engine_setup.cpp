@@ -15,17 +15,23 @@
 #include "actors/device_choice.hpp"
 #include "actors/expert_control_text.hpp"
 #include "actors/logging.hpp"
+#include "actors/number_range.hpp"
+#include "actors/synthetic_words.hpp"
 #include "gpu/cuda/memory_plan.hpp"
 #include "gpu/models/gpt_oss_dummy.hpp"
 #include "gpu/ops/lower.hpp"
+#include "gpu/weights/mapped_file.hpp"
+#include "protocol/chat/plain_template.hpp"
 #include "scheduler/placement.hpp"
 
 namespace althing::actors {
-
+using protocol::chat::ChatFormat;
 namespace {
 
 constexpr std::uint64_t cpu_kv_mib = 256;
 constexpr std::uint32_t context_part_min = 4;
+constexpr std::size_t chat_template_bytes_max = std::size_t{64} << 10;
+constexpr std::uint64_t synthetic_pages = 1u << 20;  // which are names only
 
 Result<std::shared_ptr<const gpu::Model>> load(const ServeSettings& settings) {
   if (settings.load.empty()) return gpu::load_gpt_oss(settings.model);
@@ -35,7 +41,8 @@ Result<std::shared_ptr<const gpu::Model>> load(const ServeSettings& settings) {
 // Where everything is given, nobody needs to look.
 Result<DeviceChoice> device_for(const ServeSettings& settings) {
   if (settings.device == "cuda" && settings.kv_mib > 0) return DeviceChoice{gpu::Device::cuda, "as asked", 0};
-  return choose_device(settings.device, settings.ranks + settings.spares, settings.device == "cpu" ? gpu::CudaReport{} : gpu::cuda_devices());
+  return choose_device(settings.device, settings.ranks + settings.spares,
+                       settings.device == "cpu" || settings.device == "synthetic" ? gpu::CudaReport{} : gpu::cuda_devices());
 }
 
 // The rank with most weights decides for all: pages are the same on every rank.
@@ -51,9 +58,34 @@ Result<std::uint64_t> gpu_kv_mib(const EngineSetup& setup, std::uint64_t memory_
   return std::max<std::uint64_t>(least >> 20, 1);
 }
 
+// What a synthetic engine says, and pages for as many requests as its limits let in.
+Status set_up_synthetic(const ServeSettings& settings, EngineSetup& setup) {
+  auto format = chat_format(settings);
+  if (!format) return format.error();
+  if (format->harmony() == nullptr)
+    return Error{ErrorCode::unsupported, "the synthetic engine speaks Harmony only; leave --chat-template out", "chat-template"};
+  auto script = script_of(*format->harmony(), setup.model->spec.vocabulary);
+  if (!script) return script.error();
+  setup.script = std::make_shared<const gpu::SyntheticScript>(std::move(*script));
+  setup.synthetic_step = std::chrono::microseconds(settings.synthetic_step_us);
+  if (setup.kv_mib > 0) return Ok{};
+  const auto any = gpu::kv_layout(setup.model->spec, setup.placements, gpu::kv_format(setup.device), UINT64_MAX, 1);
+  if (!any) return any.error();
+  setup.kv_mib = std::clamp<std::uint64_t>((any->page_bytes * synthetic_pages) >> 20, 1, kv_mib_range.max);
+  return Ok{};
+}
+
 std::string mirror_room(const EngineSetup& setup) {
   if (setup.kv_mirror_mib > 0) return "copies of up to " + std::to_string(setup.mirror_slots()) + " pages of each rank, taken as needed";
-  return setup.device == gpu::Device::cuda ? "none: GPU ranks recompute what is lost" : "none: --kv-mirror-mib is 0";
+  return setup.device != gpu::Device::cpu ? "none: " + std::string(gpu::name_of(setup.device)) + " ranks recompute what is lost"
+                                          : "none: --kv-mirror-mib is 0";
+}
+
+Result<ChatFormat> template_of(const std::string& file, std::shared_ptr<const protocol::Tokenizer> tokenizer) {
+  auto text = gpu::read_small_file(file, chat_template_bytes_max);
+  auto format = text ? protocol::chat::plain_template(*text, std::move(tokenizer)) : Result<ChatFormat>(text.error());
+  if (!format) return Error{format.error().code, "the chat template " + file + ": " + format.error().message + " (--chat-template)", "chat-template"};
+  return format;
 }
 
 }  // namespace
@@ -87,9 +119,20 @@ Result<EngineSetup> set_up_engine(const ServeSettings& settings) {
   auto control = expert_control_of(settings);
   if (!control) return control.error();
   setup.control = *control;
+  if (setup.limits.speculation_tokens_max > 0 && !control->off())
+    return Error{
+        ErrorCode::invalid_argument,
+        "--speculate verifies guesses in the batch of the step, and with expert control what is drawn depends on the batch; leave one of the two out",
+        "speculate"};
+  // Where experts can be full, a token's KV depends on the batch that computed it; and a synthetic engine keeps none, but reads a row from its first
+  // token on.
+  setup.share_prefixes = settings.prefix_sharing != "off" && control->off() && setup.device != gpu::Device::synthetic;
   std::uint32_t& context = setup.limits.context_tokens_max;
   context = context == 0 ? setup.model->spec.context_tokens_max : std::min(context, setup.model->spec.context_tokens_max);
   setup.limits.completion_tokens_max = std::min(setup.limits.completion_tokens_max, context);
+  if (setup.limits.gateway_requests_max == 0) setup.limits.gateway_requests_max = settings.http_connections_max;
+  if (setup.device == gpu::Device::synthetic)
+    if (auto status = set_up_synthetic(settings, setup); !status) return status.error();
   if (setup.kv_mib == 0 && setup.device == gpu::Device::cpu) setup.kv_mib = cpu_kv_mib;
   if (setup.kv_mib == 0) {
     auto mib = gpu_kv_mib(setup, choice->memory_bytes, settings.gpu_memory_fraction);
@@ -99,7 +142,7 @@ Result<EngineSetup> set_up_engine(const ServeSettings& settings) {
   auto kv = gpu::kv_layout(setup.model->spec, setup.placements, gpu::kv_format(setup.device), setup.kv_mib << 20, context);
   if (!kv) return Error{kv.error().code, kv.error().message + " (--kv-mib, --context)", "kv-mib"};
   setup.kv = std::move(*kv);
-  // The CUDA backend has none yet.
+  // The other backends have none.
   if (setup.device == gpu::Device::cpu) setup.kv_mirror_mib = settings.kv_mirror_mib;
   if (setup.kv_mirror_mib > 0 && setup.mirror_slots() == 0)
     return Error{ErrorCode::too_large,
@@ -123,7 +166,7 @@ Result<EngineSetup> with_grid(const EngineSetup& setup, const Grid& grid) {
   return other;
 }
 
-Result<protocol::harmony::Format> chat_format(const ServeSettings& settings) {
+Result<ChatFormat> chat_format(const ServeSettings& settings) {
   const std::filesystem::path folder = settings.tokenizer.empty() ? settings.model : settings.tokenizer;
   if (folder.empty())
     return Error{ErrorCode::invalid_argument,
@@ -135,24 +178,28 @@ Result<protocol::harmony::Format> chat_format(const ServeSettings& settings) {
   auto tokenizer = only_ranks ? protocol::Tokenizer::from_tiktoken(ranks, protocol::Tokenizer::o200k_harmony_special_tokens())
                               : protocol::Tokenizer::of_model(folder);
   if (!tokenizer) return tokenizer.error();
-  return protocol::harmony::Format::of(std::move(*tokenizer));
+  if (!settings.chat_template.empty()) return template_of(settings.chat_template, std::move(*tokenizer));
+  const auto history = reasoning_history_of(settings);
+  if (!history) return history.error();
+  auto harmony = protocol::harmony::Format::of(std::move(*tokenizer));
+  if (!harmony)
+    return Error{harmony.error().code, harmony.error().message + "; a model that speaks another chat format needs --chat-template", "chat-template"};
+  return ChatFormat(std::move(*harmony), {*history});
 }
 
 std::string model_name(const ServeSettings& settings) {
-  if (!settings.load.empty()) return "dummy-" + settings.load.substr(dummy_prefix.size());
+  const std::string made_up = settings.device == "synthetic" ? "synthetic-" : "";
+  if (!settings.load.empty()) return made_up + "dummy-" + settings.load.substr(dummy_prefix.size());
   const auto path = std::filesystem::path(settings.model).lexically_normal();
   const std::string name = path.filename().empty() ? path.parent_path().filename().string() : path.filename().string();
-  return name.empty() ? settings.model : name;
-}
-
-std::string trace_unsupported(const EngineSetup& setup) {
-  if (setup.device == gpu::Device::cpu) return {};
-  return "routing cannot be traced on a GPU yet: a step's choices of experts stay on the device, and its executor copies none of them back; leave "
-         "trace_top_m out, or serve with --device cpu";
+  return made_up + (name.empty() ? settings.model : name);
 }
 
 void log_device(const EngineSetup& setup) {
   log(LogLevel::info, "device", {{"device", std::string(gpu::name_of(setup.device))}, {"why", setup.device_why}, {"kv_mib", setup.kv_mib}});
+  if (setup.device == gpu::Device::synthetic)
+    log(LogLevel::warning, "synthetic_engine",
+        {{"step_us", setup.synthetic_step.count()}, {"note", "nothing is computed, and answers are made up: this is for load tests only"}});
   log(LogLevel::info, "kv_mirror", {{"mib", setup.kv_mirror_mib}, {"room", mirror_room(setup)}});
   std::size_t slots = 0;
   for (const RankPlacement& placement : setup.placements) slots = std::max(slots, placement.experts.size());

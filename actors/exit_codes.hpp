@@ -42,6 +42,7 @@ constexpr int exit_code_of(ErrorCode code) {
     case ErrorCode::deadline:
     case ErrorCode::slow_reader:
     case ErrorCode::nonfinite:
+    case ErrorCode::denied:
       return exit_failed;
   }
   return exit_failed;

@@ -2,37 +2,18 @@
 #include "actors/frontend_actor.hpp"
 
 #include <algorithm>
-#include <ctime>
-#include <random>
 #include <utility>
 
 #include "actors/guard.hpp"
 #include "actors/logging.hpp"
 #include "actors/rank_stamps.hpp"
-#include "protocol/harmony/render.hpp"
-#include "protocol/wire/conversation.hpp"
 
 namespace althing::actors {
 namespace wire = protocol::wire;
-namespace harmony = protocol::harmony;
 namespace {
 
 // Whoever grants more has simply lifted the limit.
 constexpr std::uint64_t credit_max = std::uint64_t{1} << 32;
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  char text[16] = "";
-  std::strftime(text, sizeof text, "%Y-%m-%d", &utc);
-  return text;
-}
-
-std::uint64_t random_seed() {
-  std::random_device device;
-  return (static_cast<std::uint64_t>(device()) << 32) | device();
-}
 
 // NaN is a choice's own failure; any other is the stream's, since deadline, cancellation and the server's troubles concern all choices alike.
 bool fails_stream(const std::optional<LoggedEnd>& end) { return end && end->error && end->error->code != ErrorCode::nonfinite; }
@@ -50,28 +31,34 @@ LoggedEnd logged(const wire::ServerMessage& last) {
 
 // The message that ends a stream whose choices ended so. REQUIRES: each of them has ended, or `failure` is set.
 wire::ServerMessage last_message(const std::string& request_id, const std::vector<std::optional<LoggedEnd>>& choices,
-                                 const std::optional<Error>& failure, bool layout_changed) {
+                                 const std::optional<Error>& failure, bool layout_changed, std::uint32_t reasoning_tokens) {
   if (failure) return wire::ErrorReply{request_id, 0, *failure};
   if (std::all_of(choices.begin(), choices.end(), [](const auto& end) { return end->error.has_value(); }))
     return wire::ErrorReply{request_id, 0, *choices[0]->error};
-  wire::Done done{request_id, 0, FinishReason::stop, {choices[0]->usage.prompt_tokens, 0, 0}, {}};
+  wire::Done done{
+      request_id, 0, FinishReason::stop, {choices[0]->usage.prompt_tokens, 0, 0, choices[0]->usage.cached_tokens, choices[0]->usage.miss}, {}};
+  // It would say what others have sent.
+  if (done.usage.miss == PrefixMiss::tenant) done.usage.miss = PrefixMiss::cold;
   for (const auto& end : choices) {
     done.reason = std::max(done.reason, end->reason);
     done.usage.completion_tokens += end->usage.completion_tokens;
     done.usage.preemptions += end->usage.preemptions;
-    if (choices.size() > 1) done.choices.push_back({end->reason, end->usage.completion_tokens, end->usage.preemptions, end->error});
+    if (choices.size() > 1) done.choices.push_back({end->reason, end->usage.completion_tokens, end->usage.preemptions, end->error, end->stop_string});
   }
+  if (choices.size() == 1) done.stop_string = choices[0]->stop_string;
   done.layout_changed = layout_changed;
+  done.reasoning_tokens = reasoning_tokens;
   return done;
 }
 
 }  // namespace
 
-void replay(const std::vector<std::uint32_t>& story, wire::DeltaLog& deltas, bool traced) {
+void replay(const std::vector<std::uint32_t>& story, wire::DeltaLog& deltas, bool traced, const std::vector<TokenLogprobs>& logprobs) {
   std::uint32_t choice = 0;
+  auto told = logprobs.begin();
   for (const std::uint32_t word : story) {
     if (word < token_log::word_marks)
-      deltas.push(word, choice);
+      deltas.push(word, choice, told == logprobs.end() ? std::nullopt : std::optional(*told++));
     else if (word == token_log::word_closed)
       deltas.close(choice);
     else if (word != token_log::word_cut)
@@ -105,6 +92,8 @@ ResubmitRequest resubmission_of(const token_log::Read& left, RequestId request) 
     again.submitted.sampling.choice += choice;
     again.submitted.boundaries = left.submit.boundaries;
     again.submitted.trace_top_m = left.submit.trace_top_m;
+    again.submitted.priority = left.submit.priority;
+    again.submitted.constrained = left.submit.grammar.has_value();
     again.submitted.drawn = std::move(drawn[choice]);
     again.label = label_of(left.submit.request_id, left.submit.tenant);
     if (left.submit.deadline_ns == 0) continue;
@@ -126,10 +115,15 @@ void Frontend::start(caf::event_based_actor* self, std::shared_ptr<const Fronten
   const bool raw = !start_.submit.prompt_tokens.empty();
   choices_.resize(start_.submit.sampling.n);
   last_token_.resize(choices_.size());
-  deltas_.emplace(start_.submit.request_id, raw ? nullptr : &shared_->format, start_.submit.return_tokens, start_.submit.sampling.n);
-  auto submitted = start_.submit.trace_top_m > 0 && !shared_->trace_unsupported.empty()
-                       ? Result<Submitted>(Error{ErrorCode::unsupported, shared_->trace_unsupported, "trace_top_m"})
-                       : render();
+  client_stops_ = static_cast<std::uint32_t>(start_.submit.sampling.stop.size());
+  deltas_.emplace(start_.submit.request_id, raw ? std::nullopt : std::optional(shared_->format), start_.submit.return_tokens,
+                  start_.submit.sampling.n, wire::Stops{stop_strings(), shared_->format.tokenizer()});
+  logprobs_ = start_.submit.sampling.logprobs.has_value();
+  traced_ = start_.submit.trace_top_m > 0;
+  auto submitted = render();
+  SubmitRequest request;
+  if (submitted && start_.submit.grammar)
+    if (auto status = constrain_submit(*submitted, request.mask); !status) submitted = status.error();
   if (submitted)
     if (auto status = open_log(*submitted); !status) submitted = status.error();
   if (!submitted) {
@@ -145,46 +139,28 @@ void Frontend::start(caf::event_based_actor* self, std::shared_ptr<const Fronten
        {"prompt_tokens", prompt_tokens_},
        {"seed", seed_},
        {"choices", choices_.size()}});
-  self_->send(shared_->scheduler, SubmitRequest{std::move(*submitted), start_.submit.timeout_ms, caf::actor_cast<caf::actor>(self_),
-                                                label_of(start_.submit.request_id, start_.submit.tenant)});
-}
-
-// Before the scheduler hears of the request: what it accepts can be taken over from then on.
-Status Frontend::open_log(const Submitted& submitted) {
-  if (!shared_->token_log) return Ok{};
-  const wire::Submit& submit = start_.submit;
-  LoggedSubmit entry{start_.client_id,     submit.request_id,
-                     submitted.prompt,     submitted.boundaries,
-                     submitted.sampling,   !submit.prompt_tokens.empty(),
-                     submit.return_tokens, submitted.choices,
-                     submit.credit,        submit.timeout_ms > 0 ? monotonic_ns() + std::uint64_t{submit.timeout_ms} * 1'000'000 : 0,
-                     submit.trace_top_m};
-  entry.tenant = submit.tenant;
-  // A delta that holds nothing else takes a piece at least, and pieces have an eighth more of it than what they were cut from, at most; and each
-  // choice has one at its end.
-  if (submit.trace_top_m > 0)
-    entry.traced_cuts_max =
-        shared_->limits.trace_bytes_max / 8 * 9 / static_cast<std::uint32_t>(wire::DeltaLog::routing_piece_bytes) + 1 + submitted.choices;
-  // As the scheduler clips it; what it will refuse needs no room.
-  const std::size_t context = shared_->limits.context_tokens_max;
-  const std::size_t room = context - std::min(context, submitted.prompt.size());
-  const std::size_t most = std::min<std::size_t>({submitted.sampling.completion_tokens_max, shared_->limits.completion_tokens_max, room});
-  auto opened = shared_->token_log->open(entry, static_cast<std::uint32_t>(most));
-  if (!opened) return opened.error();
-  stream_log_ = std::move(*opened);
-  return Ok{};
+  request.submitted = std::move(*submitted);
+  request.timeout_ms = start_.submit.timeout_ms;
+  request.frontend = caf::actor_cast<caf::actor>(self_);
+  request.label = label_of(start_.submit.request_id, start_.submit.tenant);
+  self_->send(shared_->scheduler, std::move(request));
 }
 
 // The same messages with the same numbers as in the core that died; then whatever it would have done next.
 void Frontend::restore() {
   const token_log::Read& read = start_.left->read;
   stream_log_ = std::move(start_.left->log);
-  deltas_.emplace(read.submit.request_id, read.submit.raw ? nullptr : &shared_->format, read.submit.return_tokens, read.submit.choices);
+  client_stops_ = read.submit.client_stops;
+  deltas_.emplace(read.submit.request_id, read.submit.raw ? std::nullopt : std::optional(shared_->format), read.submit.return_tokens,
+                  read.submit.choices, wire::Stops{read.submit.stop, shared_->format.tokenizer()});
+  logprobs_ = read.submit.sampling.logprobs;
+  traced_ = read.submit.trace_top_m > 0;
   choices_ = read.closed;
   prompt_tokens_ = static_cast<std::uint32_t>(read.submit.prompt.size());
   seed_ = read.submit.sampling.seed;
   accepted_ = wire::Accepted{read.submit.request_id, prompt_tokens_, seed_};
-  replay(read.story, *deltas_, read.submit.trace_top_m > 0);
+  replay(read.story, *deltas_, traced_, read.logprobs);
+  restore_grammar(read);
   for (const std::uint32_t word : read.story)
     if (token_log::is_tp(word)) note_tp(word - token_log::word_tp);
   counted_ = read.submit.credit > 0;
@@ -198,7 +174,7 @@ void Frontend::restore() {
     // A stream says how it ended after its choices do, so none is missing; but this is memory that a dead process wrote.
     for (auto& end : choices_)
       if (!end) end = read.ended;
-    deltas_->end(last_message(read.submit.request_id, choices_, read.ended->error, layout_changed_));
+    deltas_->end(last_message(read.submit.request_id, choices_, read.ended->error, layout_changed_, deltas_->reasoning_tokens()));
     self_->delayed_send(self_, shared_->linger, linger_over_v);
   } else {
     conclude();
@@ -206,42 +182,8 @@ void Frontend::restore() {
   start_.left.reset();
 }
 
-Result<Submitted> Frontend::render() {
-  Submitted submitted;
-  submitted.request = start_.request;
-  submitted.choices = start_.submit.sampling.n;
-  submitted.trace_top_m = start_.submit.trace_top_m;
-  auto parameters = sampling();
-  if (!parameters) return parameters.error();
-  submitted.sampling = std::move(*parameters);
-  if (!start_.submit.prompt_tokens.empty()) {
-    submitted.prompt = start_.submit.prompt_tokens;
-    return submitted;
-  }
-  auto conversation = wire::conversation_of(start_.submit, today());
-  if (!conversation) return conversation.error();
-  auto rendered = harmony::render_for_completion(shared_->format, *conversation, harmony::Role::assistant, {});
-  if (!rendered) return rendered.error();
-  submitted.prompt = std::move(rendered->tokens);
-  submitted.boundaries = std::move(rendered->boundaries);
-  return submitted;
-}
-
-Result<SamplingParameters> Frontend::sampling() const {
-  const wire::Sampling& wanted = start_.submit.sampling;
-  SamplingParameters parameters;
-  parameters.temperature = wanted.temperature.value_or(0.0F);
-  parameters.top_p = wanted.top_p.value_or(1.0F);
-  parameters.top_k = wanted.top_k.value_or(0);
-  parameters.min_p = wanted.min_p.value_or(0.0F);
-  parameters.seed = wanted.seed ? *wanted.seed : random_seed();
-  parameters.completion_tokens_max = wanted.completion_tokens_max.value_or(shared_->limits.completion_tokens_max);
-  parameters.stop_tokens = shared_->stop_tokens;
-  parameters.ignore_stop = wanted.ignore_stop;
-  return parameters;
-}
-
-void Frontend::accepted() {
+void Frontend::accepted(RequestId request) {
+  if (waits_to_allow_ && !ended_) allow(choice_of(request));
   if (ended_ || accepted_) return;  // ended meanwhile, or accepted by the core that died, and told to the client
   stream_log_.accepted();
   accepted_ = wire::Accepted{start_.submit.request_id, prompt_tokens_, seed_};
@@ -269,8 +211,8 @@ void Frontend::drawn_under(std::uint32_t tp) {
 }
 
 void Frontend::drawn(const TokensDrawn& drawn) {
-  if (ended_) return;
   const std::uint32_t choice = choice_of(drawn.request);
+  if (ended_ || choices_[choice]) return;  // or the text ended it, and the core had not heard of that
   const auto now = Clock::now();
   if (shared_->recovery) shared_->recovery->first_token();
   if (drawn.first > 0)
@@ -278,19 +220,49 @@ void Frontend::drawn(const TokensDrawn& drawn) {
   else if (!std::exchange(first_token_seen_, true))
     shared_->metrics->first_token(std::chrono::duration<double>(now - start_.received).count());
   last_token_[choice] = now;
+  if (logprobs_ && drawn.logprobs.size() != drawn.tokens.size()) {
+    const Error error{ErrorCode::internal, "the ranks did not tell how likely the tokens were that they drew; please report this", "logprobs"};
+    cancel_open(error);
+    return end(wire::ErrorReply{start_.submit.request_id, 0, error});
+  }
+  std::size_t taken = 0;
+  bool stopped = false;
+  for (; taken < drawn.tokens.size() && !stopped; ++taken) {
+    deltas_->push(drawn.tokens[taken], choice, logprobs_ ? std::optional(drawn.logprobs[taken]) : std::nullopt);
+    stopped = push_constrained(choice, drawn.tokens[taken]) || deltas_->stopped(choice);
+  }
   stream_log_.choose(choice);
-  stream_log_.tokens(drawn.tokens);
-  for (const TokenId token : drawn.tokens) deltas_->push(token, choice);
+  stream_log_.tokens(std::span(drawn.tokens).first(taken), std::span(drawn.logprobs).first(logprobs_ ? taken : 0), stopped);
+  if (stopped)
+    return stop(choice, {prompt_tokens_, drawn.first + static_cast<std::uint32_t>(taken), drawn.preemptions, drawn.cached_tokens, drawn.miss});
+  if (!constrained_.empty()) allow(choice);
+  if (ended_) return;
   if (const std::size_t bytes = deltas_->pending_bytes(); bytes > shared_->limits.session_buffer_bytes_max) {
     cancel(Error{ErrorCode::slow_reader, "the client gave no credit and " + std::to_string(bytes) + " bytes wait; grant credit or read faster", ""});
     return;
   }
-  if (!deltas_->was_cut(choice) || deltas_->pending_count(choice) >= shared_->limits.delta_tokens_max) {
+  // Deltas have a distance. Tokens that are further apart than that have nothing to wait for, and need no timer.
+  const auto since_cut = self_->clock().now() - last_cut_;
+  const auto interval = std::chrono::milliseconds(shared_->limits.delta_interval_ms);
+  if (!deltas_->was_cut(choice) || deltas_->pending_count(choice) >= shared_->limits.delta_tokens_max || since_cut >= interval) {
     flush();
   } else if (!flush_scheduled_) {
     flush_scheduled_ = true;
-    self_->delayed_send(self_, std::chrono::milliseconds(shared_->limits.delta_interval_ms), flush_beat_v);
+    self_->delayed_send(self_, std::chrono::duration_cast<std::chrono::nanoseconds>(interval - since_cut), flush_beat_v);
   }
+}
+
+// A stop string stands in what the choice says, or what its grammar wants is whole. For its client it ends here; what is being computed for it still
+// counts in its trace only.
+void Frontend::stop(std::uint32_t choice, const Usage& usage) {
+  auto which = deltas_->stopped(choice);
+  if (which && *which >= client_stops_) which.reset();  // the chat format's own
+  choices_[choice] = LoggedEnd{FinishReason::stop, usage, {}, which};
+  stream_log_.closed(*choices_[choice]);
+  deltas_->close(choice);
+  if (traced_) ++traces_due_;
+  self_->send(shared_->scheduler, StopRequest{RequestId{start_.request.value + choice}, usage.completion_tokens});
+  conclude();
 }
 
 void Frontend::routed(Routed& routed) {
@@ -338,6 +310,7 @@ void Frontend::flush() {
     stalled_since_ = {};
     stream_log_.choose(choice);
     stream_log_.cut();
+    last_cut_ = self_->clock().now();
     to_client(deltas_->cut(choice));
   }
 }
@@ -355,7 +328,11 @@ void Frontend::beat() {
 
 void Frontend::finished(const Finished& finished) {
   const std::uint32_t choice = choice_of(finished.request);
-  if (ended_ || choices_[choice]) return;
+  if (ended_) return;
+  if (choices_[choice]) {
+    if (traces_due_ > 0) --traces_due_;
+    return conclude();
+  }
   choices_[choice] = logged(finished);
   stream_log_.choose(choice);
   stream_log_.closed(*choices_[choice]);
@@ -371,15 +348,16 @@ void Frontend::conclude() {
     cancel_open(*(*failed)->error);
     return end(wire::ErrorReply{start_.submit.request_id, 0, *(*failed)->error});
   }
-  if (!std::all_of(choices_.begin(), choices_.end(), [](const auto& end) { return end.has_value(); })) return;
+  if (traces_due_ > 0 || !std::all_of(choices_.begin(), choices_.end(), [](const auto& end) { return end.has_value(); })) return;
   const auto repairs = deltas_->repairs();
   std::string mended;
-  for (std::size_t kind = 0; kind < repairs.size(); ++kind)
-    if (repairs[kind] > 0)
-      mended +=
-          (mended.empty() ? "" : ",") + std::string(name_of(static_cast<protocol::harmony::Repair>(kind))) + ":" + std::to_string(repairs[kind]);
+  for (std::size_t kind = 0; kind < repairs.size(); ++kind) {
+    if (repairs[kind] == 0) continue;
+    shared_->metrics->repaired(kind, repairs[kind]);
+    mended += (mended.empty() ? "" : ",") + std::string(name_of(static_cast<protocol::harmony::Repair>(kind))) + ":" + std::to_string(repairs[kind]);
+  }
   if (!mended.empty()) log(LogLevel::warning, "harmony_repaired", {{"request", start_.request.value}, {"repairs", mended}});
-  wire::ServerMessage last = last_message(start_.submit.request_id, choices_, std::nullopt, layout_changed_);
+  wire::ServerMessage last = last_message(start_.submit.request_id, choices_, std::nullopt, layout_changed_, deltas_->reasoning_tokens());
   // Text that waits for credit is owed before the end, except before an error.
   waiting_end_ = std::holds_alternative<wire::Done>(last) && text_waits();
   if (!waiting_end_) end(std::move(last));
@@ -452,7 +430,7 @@ caf::behavior frontend_actor(caf::stateful_actor<Frontend>* self, std::shared_pt
   self->set_down_handler([&frontend](caf::down_msg&) { frontend.scheduler_down(); });
   frontend.start(self, std::move(shared), std::move(start));
   return {
-      [&frontend](const Accepted&) { frontend.accepted(); },
+      [&frontend](const Accepted& accepted) { frontend.accepted(accepted.request); },
       [&frontend](Rejected& rejected) { frontend.rejected(rejected); },
       [&frontend](const DrawnUnder& under) { frontend.drawn_under(under.tp); },
       [&frontend](const TokensDrawn& drawn) { frontend.drawn(drawn); },

@@ -16,7 +16,8 @@
 #include "actors/messages.hpp"
 #include "actors/token_log.hpp"
 #include "monitoring/metrics.hpp"
-#include "protocol/harmony/format.hpp"
+#include "protocol/chat/chat_format.hpp"
+#include "protocol/grammar/constrained_reply.hpp"
 #include "protocol/wire/delta_log.hpp"
 #include "scheduler/vocabulary/limits.hpp"
 
@@ -24,7 +25,7 @@ namespace althing::actors {
 
 // What all streams of a server share.
 struct FrontendShared {
-  protocol::harmony::Format format;
+  protocol::chat::ChatFormat format;
   std::vector<TokenId> stop_tokens;  // that end a turn
   Limits limits;
   std::shared_ptr<monitoring::Metrics> metrics;
@@ -32,7 +33,8 @@ struct FrontendShared {
   std::chrono::milliseconds linger{10'000};  // how long a finished stream can be resumed
   std::shared_ptr<TokenLog> token_log;       // null: a stream does not survive its core
   std::shared_ptr<CoreRecovery> recovery;    // null when no core died before this one
-  std::string trace_unsupported{};           // why no request can be traced; empty: it can
+  // Of the model's vocabulary; null where the engine draws what it likes, and no grammar can be held.
+  std::shared_ptr<protocol::grammar::GrammarLibrary> grammars{};
 };
 
 struct FrontendStart {
@@ -43,11 +45,14 @@ struct FrontendStart {
   std::chrono::steady_clock::time_point received;
   // What a dead core left of this request; null for a new one. Of `submit` only the request id is used then, and somebody else submits the rest.
   std::shared_ptr<LoggedStream> left = nullptr;
+  std::string owner{};  // the key of the client, for the next core; "" where clients have none
 };
 
 // The messages of a stream made again, with the same numbers, from what the log kept of it. A trace is not: deltas of a `traced` one that held
 // nothing else come back empty. REQUIRES: `deltas` is new.
-void replay(const std::vector<std::uint32_t>& story, protocol::wire::DeltaLog& deltas, bool traced = false);
+// `logprobs`: one for each token of the story, or none.
+void replay(const std::vector<std::uint32_t>& story, protocol::wire::DeltaLog& deltas, bool traced = false,
+            const std::vector<TokenLogprobs>& logprobs = {});
 
 // What the scheduler is asked to do about a request that a dead core left, with a time limit if there was one: one submission, without a frontend
 // yet, for each choice that has not ended; maybe none. `request` is the id of choice 0.
@@ -59,7 +64,7 @@ class Frontend {
 
   void start(caf::event_based_actor* self, std::shared_ptr<const FrontendShared> shared, FrontendStart start);
 
-  void accepted();
+  void accepted(RequestId request);
   void rejected(Rejected& rejected);
   void drawn_under(std::uint32_t tp);
   void drawn(const TokensDrawn& drawn);
@@ -80,8 +85,15 @@ class Frontend {
   bool note_tp(std::uint32_t tp);
   Result<Submitted> render();
   Result<SamplingParameters> sampling() const;
+  std::vector<std::string> stop_strings() const;
   Status open_log(const Submitted& submitted);
+  Status constrain(const protocol::wire::Grammar& asked, bool raw, bool has_tools, std::size_t choices);
+  Status constrain_submit(Submitted& submitted, protocol::grammar::Mask& mask);
+  void restore_grammar(const token_log::Read& read);
+  bool push_constrained(std::uint32_t choice, TokenId token);
+  void allow(std::uint32_t choice);
   std::uint32_t choice_of(RequestId request) const { return static_cast<std::uint32_t>(request.value - start_.request.value); }
+  void stop(std::uint32_t choice, const Usage& usage);
   void flush();
   void conclude();
   void cancel_open(const Error& error);
@@ -96,10 +108,17 @@ class Frontend {
   std::shared_ptr<const FrontendShared> shared_;
   FrontendStart start_;
   std::optional<protocol::wire::DeltaLog> deltas_;  // set by start()
+  std::uint32_t client_stops_ = 0;                  // of its stop strings so many, the first, are the client's
   StreamLog stream_log_;
   std::optional<protocol::wire::Accepted> accepted_;
   std::vector<std::optional<LoggedEnd>> choices_;  // how each ended; set by start()
   std::vector<Clock::time_point> last_token_;      // by choice
+  struct Constrained {
+    std::unique_ptr<protocol::grammar::ConstrainedReply> reply;
+    std::uint32_t drawn = 0;  // completion tokens
+  };
+  std::vector<Constrained> constrained_;  // by choice; empty without a grammar
+  bool waits_to_allow_ = false;           // a dead core's stream: the scheduler must know of it first
   bool first_token_seen_ = false;
   std::uint32_t next_cut_ = 0;  // the choice whose text has waited longest for credit
   bool waiting_end_ = false;    // all choices ended, but text still waits for credit
@@ -107,9 +126,13 @@ class Frontend {
   std::uint64_t seed_ = 0;
   std::uint32_t tp_ = 0;         // under which the stream's tokens were drawn at first; 0: none were
   bool layout_changed_ = false;  // some were drawn under another
-  bool counted_ = false;         // the client counts credit
+  bool logprobs_ = false;        // tokens come with theirs
+  bool traced_ = false;
+  std::uint32_t traces_due_ = 0;  // choices that their text ended, of whose traces more may come
+  bool counted_ = false;          // the client counts credit
   std::uint64_t credit_ = 0;
   bool flush_scheduled_ = false;
+  Clock::time_point last_cut_;    // by the actors' clock
   std::size_t traced_bytes_ = 0;  // of routing, so far
   bool trace_over_ = false;       // there was too much of it, or it made no sense: the stream is about to end
   bool ended_ = false;

@@ -21,7 +21,6 @@ constexpr std::chrono::milliseconds last_words{500};  // when the server stops; 
 constexpr std::chrono::milliseconds retry_poll{2};
 constexpr int frames_at_once = 256;
 constexpr std::chrono::milliseconds resume_interval{50};
-constexpr std::chrono::seconds idle_eviction{1};
 
 const std::string no_request;
 
@@ -35,10 +34,33 @@ const std::string& request_id_of(const Message& message) {
 
 }  // namespace
 
-std::uint32_t Gateway::Client::open() const {
-  std::uint32_t count = 0;
-  for (const auto& [id, stream] : streams) count += stream.ended ? 0 : 1;
-  return count;
+Gateway::Stream& Gateway::begin(Client& client, const std::string& request_id) {
+  ++client.open;
+  return client.streams[request_id];
+}
+
+void Gateway::note_end(Client& client, const std::string& request_id, Stream& stream) {
+  if (std::exchange(stream.ended, true)) return;
+  --client.open;
+  client.ended.push_back(request_id);
+}
+
+void Gateway::erase(Client& client, std::unordered_map<std::string, Stream>::iterator stream) {
+  if (!stream->second.ended) --client.open;
+  client.streams.erase(stream);
+  // They go in about the order in which they ended, so what is looked at here is little, and what is kept is no more than there are streams.
+  while (!client.ended.empty() && !client.streams.contains(client.ended.front())) client.ended.pop_front();
+}
+
+// Ended streams linger for resumes, but not without bound.
+void Gateway::forget_oldest(Client& client, std::size_t keep) {
+  while (client.streams.size() >= keep && !client.ended.empty()) {
+    const auto oldest = client.streams.find(client.ended.front());
+    client.ended.pop_front();
+    if (oldest == client.streams.end() || !oldest->second.ended) continue;
+    send_exit(oldest->second.frontend, caf::exit_reason::user_shutdown);
+    erase(client, oldest);
+  }
 }
 
 Gateway::Gateway(caf::actor_config& config, wire::RouterSocket socket, std::shared_ptr<const FrontendShared> shared, GatewayOptions options)
@@ -79,9 +101,10 @@ void Gateway::restore_streams() {
     ResubmitRequest again = resubmission_of(read, start.request);
     Client& client = clients_[read.submit.client_id];
     client.lost = Clock::now();
-    Stream& stream = client.streams[read.submit.request_id];
+    client.owner = read.submit.owner;
+    Stream& stream = begin(client, read.submit.request_id);
     stream.attached = false;
-    stream.ended = read.ended.has_value();
+    if (read.ended) note_end(client, read.submit.request_id, stream);
     stream.frontend = system().spawn(frontend_actor, shared_, std::move(start));
     monitor(stream.frontend);
     for (SubmitRequest& choice : again.choices) choice.frontend = stream.frontend;
@@ -97,7 +120,7 @@ void Gateway::serve() {
     if (options_.pulse) options_.pulse->gateway_round();
     bool unsent = false;
     for (const auto& [route, session] : sessions_) unsent = unsent || !session.unsent.empty();
-    const wire::RouterSocket::Readable readable = socket_.wait(wakeup_.get(), unsent || leaves_ ? retry_poll : idle_poll);
+    const wire::RouterSocket::Readable readable = socket_.wait(wakeup_.get(), unsent || leaves_ || !repeated_.empty() ? retry_poll : idle_poll);
     if (readable.wakeup) {
       std::uint64_t count = 0;
       [[maybe_unused]] const ssize_t got = ::read(wakeup_.get(), &count, sizeof count);
@@ -107,9 +130,12 @@ void Gateway::serve() {
     }
     if (readable.socket) receive_frames();
     if (unsent) drain_unsent();
+    resume_repeated();
     if (Clock::now() - swept > idle_poll) {
       swept = Clock::now();
+      obey_keys();
       expire();
+      watch_descriptors();
     }
     running_ = running_ && !may_leave();
   }
@@ -118,7 +144,7 @@ void Gateway::serve() {
 // Streams that still run get their last words first, and those words into the socket, which keeps them for as long as it lingers.
 bool Gateway::may_leave() const {
   if (!leaves_ || Clock::now() > *leaves_) return leaves_.has_value();
-  const auto talks = [](const auto& client) { return client.second.open() > 0; };
+  const auto talks = [](const auto& client) { return client.second.open > 0; };
   const auto unsent = [](const auto& session) { return !session.second.unsent.empty(); };
   return std::none_of(clients_.begin(), clients_.end(), talks) && std::none_of(sessions_.begin(), sessions_.end(), unsent);
 }
@@ -133,10 +159,12 @@ bool Gateway::drain_mailbox() {
         const std::string& id = std::visit([](const auto& message) -> const std::string& { return request_id_of(message); }, out.message);
         const auto stream = client->second.streams.find(id);
         if (stream == client->second.streams.end()) return;
-        if (std::holds_alternative<wire::Done>(out.message) || std::holds_alternative<wire::ErrorReply>(out.message)) stream->second.ended = true;
+        const bool is_end = std::holds_alternative<wire::Done>(out.message) || std::holds_alternative<wire::ErrorReply>(out.message);
+        if (is_end) note_end(client->second, id, stream->second);
         const auto session = sessions_.find(client->second.route);
         // Without a connection the frontend's log keeps it; a resume asks for it again.
         if (session == sessions_.end() || !stream->second.attached || out.attachment != stream->second.attachment) return;
+        stream->second.told_end = is_end;
         reply(session->first, session->second, out.message);
       },
       [&](const StreamClosed& closed) { forget(closed); }, [&](const caf::down_msg& down) { frontend_down(down); },
@@ -154,13 +182,14 @@ bool Gateway::drain_mailbox() {
 
 void Gateway::receive_frames() {
   for (int i = 0; i < frames_at_once; ++i) {
-    const auto frames = socket_.receive();
-    if (!frames) return;
-    if (frames->size() >= 2) on_frames(*frames);
+    const auto received = socket_.receive();
+    if (!received) return;
+    if (received->frames.size() >= 2) on_frames(*received);
   }
 }
 
-void Gateway::on_frames(const std::vector<std::string>& frames) {
+void Gateway::on_frames(const wire::RouterSocket::Received& received) {
+  const std::vector<std::string>& frames = received.frames;
   const std::string& route = frames[0];
   const bool delimiter = frames[1].empty();
   const std::size_t at = delimiter ? 2 : 1;
@@ -172,6 +201,8 @@ void Gateway::on_frames(const std::vector<std::string>& frames) {
   }
   const auto encoding = wire::encoding_of(frames[at]);
   if (!encoding) return refuse(route, wire::Encoding::json, delimiter, encoding.error());
+  // Before anything that it says is looked at.
+  if (auto objection = objection_to(received)) return refuse(route, *encoding, delimiter, std::move(*objection));
   std::string request_id;
   auto message = wire::decode_client(frames[at + 1], *encoding, shared_->limits, &request_id);
 
@@ -190,6 +221,8 @@ void Gateway::on_frames(const std::vector<std::string>& frames) {
   session.encoding = *encoding;
   session.delimiter = delimiter;
   session.heard = Clock::now();
+  session.key = received.key;
+  session.connection = received.connection;
   if (!message) {
     shared_->metrics->frame_refused(message.error().code);
     return reply_error(route, session, request_id, message.error());
@@ -200,7 +233,8 @@ void Gateway::on_frames(const std::vector<std::string>& frames) {
 void Gateway::on_message(const std::string& route, Session& session, wire::ClientMessage message) {
   if (auto* submit = std::get_if<wire::Submit>(&message)) return on_submit(route, session, std::move(*submit));
   if (const auto* hello = std::get_if<wire::Hello>(&message)) return on_hello(route, session, *hello);
-  if (const auto* ping = std::get_if<wire::Ping>(&message)) return reply(route, session, wire::Pong{ping->nonce, options_.instance});
+  if (const auto* ping = std::get_if<wire::Ping>(&message))
+    return reply(route, session, wire::Pong{ping->nonce, options_.instance, std::string(name_of(shared_->metrics->state()))});
   if (const auto* grant = std::get_if<wire::Grant>(&message))
     return to_stream(route, session, grant->request_id, [&](Stream& stream) { send(stream.frontend, ClientGrant{grant->credit}); });
   if (const auto* resume = std::get_if<wire::Resume>(&message))
@@ -222,6 +256,13 @@ void Gateway::on_hello(const std::string& route, Session& session, const wire::H
     drop_session(route);
     return;
   }
+  if (is_others(hello.client_id, session)) {
+    const bool is_new = session.client_id.empty();
+    shared_->metrics->frame_refused(ErrorCode::denied);
+    reply_error(route, session, "", Error{ErrorCode::denied, "this client_id was first used with another key; draw one of your own", "client_id"});
+    if (is_new) drop_session(route);
+    return;
+  }
   // One connection speaks for one client at a time; a client that it spoke for before counts as gone.
   if (!session.client_id.empty() && session.client_id != hello.client_id) unroute(session.client_id, route);
   Client& client = clients_[hello.client_id];
@@ -229,6 +270,7 @@ void Gateway::on_hello(const std::string& route, Session& session, const wire::H
   if (client.route != route)
     for (auto& [id, stream] : client.streams) stream.attached = false;
   client.route = route;
+  client.owner = session.key;
   session.client_id = hello.client_id;
   log(LogLevel::debug, "hello", {{"client", hello.client_name}, {"sessions", sessions_.size()}});
   shared_->metrics->sessions(static_cast<std::uint32_t>(sessions_.size()));
@@ -241,30 +283,33 @@ void Gateway::on_hello(const std::string& route, Session& session, const wire::H
 void Gateway::on_submit(const std::string& route, Session& session, wire::Submit submit) {
   Client& client = clients_[session.client_id];
   if (const auto known = client.streams.find(submit.request_id); known != client.streams.end()) {
-    // What the first of several brings is on its way on this connection: they start nothing, and nobody needs it twice.
-    if (known->second.attached && resumed_just_now(known->second)) return;
+    Stream& stream = known->second;
+    if (stream.attached && resumed_just_now(stream)) {
+      // What the first of several brings is on its way on this connection: they start nothing, and nobody needs it twice. But who was told of the
+      // end already, or asked for a part only, waits for more.
+      if (!stream.from_start || stream.told_end) repeated_.push_back({session.client_id, submit.request_id, stream.resumed + resume_interval});
+      return;
+    }
     return resume(route, session, submit.request_id, known->second, 0);
   }
-  if (client.open() >= shared_->limits.requests_per_session_max) {
+  if (auto objection = settle_tenant(session, submit)) {
+    shared_->metrics->request_rejected(objection->code);
+    return reply_error(route, session, submit.request_id, std::move(*objection));
+  }
+  const std::uint32_t requests = requests_max(session);
+  if (client.open >= requests) {
     shared_->metrics->request_rejected(ErrorCode::busy);
     return reply_error(
         route, session, submit.request_id,
-        Error{ErrorCode::busy, "this client has " + std::to_string(client.open()) + " requests open, which is its limit; wait for one to end", ""});
+        Error{ErrorCode::busy, "this client has " + std::to_string(client.open) + " requests open, which is its limit; wait for one to end", ""});
   }
-  // Ended streams linger for resumes, but not without bound.
-  if (client.streams.size() >= 4u * shared_->limits.requests_per_session_max) {
-    for (auto it = client.streams.begin(); it != client.streams.end(); ++it) {
-      if (!it->second.ended) continue;
-      send_exit(it->second.frontend, caf::exit_reason::user_shutdown);
-      client.streams.erase(it);
-      break;
-    }
-  }
+  forget_oldest(client, std::size_t{4} * requests);
   const std::string id = submit.request_id;
   const std::uint32_t choices = submit.sampling.n;
   FrontendStart start{RequestId{next_request_}, session.client_id, std::move(submit), caf::actor_cast<caf::actor>(this), Clock::now()};
+  start.owner = session.key;
   next_request_ += choices;
-  caf::actor& frontend = client.streams[id].frontend;
+  caf::actor& frontend = begin(client, id).frontend;
   frontend = system().spawn(frontend_actor, shared_, std::move(start));
   monitor(frontend);
 }
@@ -312,7 +357,7 @@ void Gateway::send_body(const std::string& route, Session& session, std::string 
   }
   session.unsent_bytes += body.size();
   session.unsent.push_back(std::move(body));
-  if (session.unsent_bytes <= shared_->limits.session_buffer_bytes_max) return;
+  if (session.unsent_bytes <= buffer_bytes_max(session)) return;
   log(LogLevel::warning, "slow_reader", {{"bytes", session.unsent_bytes}});
   if (const auto client = clients_.find(session.client_id); client != clients_.end())
     cancel_client(client->second,
@@ -343,22 +388,29 @@ void Gateway::resume(const std::string& route, Session& session, const std::stri
   if (resumed_just_now(stream))
     return reply_error(route, session, request_id, Error{ErrorCode::busy, "this request was resumed just now; wait for what that brings", ""});
   stream.resumed = Clock::now();
+  stream.from_start = last_sequence == 0;
+  stream.told_end = false;
   stream.attached = true;
   send(stream.frontend, ClientResume{last_sequence, ++stream.attachment});
 }
 
-// Makes place for a new session by ending the one that has been silent longest, if it has no open stream. False when all are in use.
-bool Gateway::make_room() {
-  const auto now = Clock::now();
-  auto oldest = sessions_.end();
-  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
-    const auto client = clients_.find(it->second.client_id);
-    if (now - it->second.heard < idle_eviction || (client != clients_.end() && client->second.open() > 0)) continue;
-    if (oldest == sessions_.end() || it->second.heard < oldest->second.heard) oldest = it;
+void Gateway::resume_repeated() {
+  while (!repeated_.empty() && repeated_.front().due <= Clock::now()) {
+    Repeated repeated = std::move(repeated_.front());
+    repeated_.pop_front();
+    const auto client = clients_.find(repeated.client_id);
+    if (client == clients_.end()) continue;
+    const auto stream = client->second.streams.find(repeated.request_id);
+    const auto session = sessions_.find(client->second.route);
+    if (stream == client->second.streams.end() || session == sessions_.end()) continue;
+    if (resumed_just_now(stream->second)) {
+      if (stream->second.from_start) continue;  // one of them answers all
+      repeated.due = stream->second.resumed + resume_interval;
+      repeated_.push_back(std::move(repeated));
+      continue;
+    }
+    resume(session->first, session->second, repeated.request_id, stream->second, 0);
   }
-  if (oldest == sessions_.end()) return false;
-  drop_session(std::string(oldest->first));
-  return true;
 }
 
 void Gateway::forget(const StreamClosed& closed) {
@@ -367,7 +419,7 @@ void Gateway::forget(const StreamClosed& closed) {
   const auto stream = client->second.streams.find(closed.request_id);
   if (stream == client->second.streams.end() || stream->second.frontend != closed.frontend) return;
   const bool unanswered = stream->second.attachment != closed.attachment;
-  client->second.streams.erase(stream);
+  erase(client->second, stream);
   const auto session = sessions_.find(client->second.route);
   if (unanswered && session != sessions_.end())
     reply_error(session->first, session->second, closed.request_id,
@@ -383,7 +435,7 @@ void Gateway::frontend_down(const caf::down_msg& down) {
       if (it->second.frontend.address() != down.source) continue;
       const std::string request_id = it->first;
       const bool ended = it->second.ended;
-      client.streams.erase(it);
+      erase(client, it);
       log(LogLevel::error, "frontend_lost", {{"id", request_id}, {"reason", system().render(down.reason)}});
       const auto session = sessions_.find(client.route);
       if (!ended && session != sessions_.end())

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "actors/logging.hpp"
+#include "scheduler/journal_effects.hpp"
 
 namespace althing::actors {
 namespace {
@@ -41,6 +42,7 @@ Status JournalFile::begin() {
     return Error{ErrorCode::io, "cannot write the journal " + path_ + ": " + std::strerror(errno) + "; choose another path with --journal",
                  "journal"};
   buffer_ = header_;
+  if (++parts_ > 1) buffer_ += scheduler::to_continued_line(parts_) + '\n';
   bytes_ = 0;
   return Ok{};
 }

@@ -110,8 +110,9 @@ HostMemory HostMemory::read(const std::string& root) {
 }
 
 Status check_memory(const EngineSetup& setup, std::uint32_t token_log_mib, const HostMemory& host, RanksLive live) {
-  const bool on_gpu = setup.device == gpu::Device::cuda;
-  const Demand all{setup.placements.size(), on_gpu ? 0 : setup.kv_mib, setup.kv_mirror_mib, token_log_mib};
+  // Pages of a GPU are not in the host's memory, and those of an engine that computes nothing are only names.
+  const bool on_gpu = setup.device == gpu::Device::cuda, on_host = setup.device == gpu::Device::cpu;
+  const Demand all{setup.placements.size(), on_host ? setup.kv_mib : 0, setup.kv_mirror_mib, token_log_mib};
   if (auto status = fits({1, on_gpu ? setup.kv_mib : 0, 0, 0}, host.gpu, "its GPU has"); !status) return status;
   if (auto status = fits(all, host.machine, "this machine has"); !status) return status;
   if (auto status = fits(all, host.cgroup, "this process's control group (memory.max) allows"); !status) return status;

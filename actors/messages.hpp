@@ -37,10 +37,16 @@ struct FloatBits {
   std::uint32_t bits;
 };
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, TokenBias& x) {
+  FloatBits bias(x.bias);
+  return f(caf::meta::type_name("TokenBias"), x.token, bias.bits);
+}
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, SamplingParameters& x) {
   FloatBits temperature(x.temperature), top_p(x.top_p), min_p(x.min_p);
+  FloatBits repetition(x.repetition_penalty), presence(x.presence_penalty), frequency(x.frequency_penalty);
   return f(caf::meta::type_name("Sampling"), temperature.bits, top_p.bits, x.top_k, min_p.bits, x.seed, x.choice, x.completion_tokens_max,
-           x.stop_tokens, x.ignore_stop);
+           x.stop_tokens, x.ignore_stop, repetition.bits, presence.bits, frequency.bits, x.logit_bias, x.logprobs, x.top_logprobs);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, Grid& x) {
@@ -48,11 +54,11 @@ typename Inspector::result_type inspect(Inspector& f, Grid& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RowSetup& x) {
-  return f(caf::meta::type_name("RowSetup"), x.row, x.request, x.sampling, x.dp_group, x.trace_top_m);
+  return f(caf::meta::type_name("RowSetup"), x.row, x.request, x.sampling, x.dp_group, x.trace_top_m, x.tokens, x.prompt_count);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, PageGrant& x) {
-  return f(caf::meta::type_name("PageGrant"), x.row, x.group, x.first, x.pages);
+  return f(caf::meta::type_name("PageGrant"), x.row, x.group, x.first, x.pages, x.kept);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, LeftPage& x) {
@@ -76,7 +82,7 @@ typename Inspector::result_type inspect(Inspector& f, MirroredPage& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RowWork& x) {
-  return f(caf::meta::type_name("RowWork"), x.row, x.start, x.count, x.tokens, x.sample);
+  return f(caf::meta::type_name("RowWork"), x.row, x.start, x.count, x.tokens, x.sample, x.draws, x.mask);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StepPlan& x) {
@@ -89,7 +95,7 @@ typename Inspector::result_type inspect(Inspector& f, DrawnToken& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StepResult& x) {
-  return f(caf::meta::type_name("StepResult"), x.step, x.epoch, x.drawn, x.unrestored, x.counts, x.routing);
+  return f(caf::meta::type_name("StepResult"), x.step, x.epoch, x.drawn, x.unrestored, x.counts, x.routing, x.logprobs);
 }
 
 namespace actors {
@@ -158,6 +164,8 @@ struct SubmitRequest {
   std::uint64_t timeout_ms = 0;  // 0: none; the scheduler turns it into a deadline on its own clock
   caf::actor frontend;
   UsageLabel label{};
+  // Of a constrained request: what completion token draws_ready - 1 of each choice may be; null: any.
+  std::shared_ptr<const std::string> mask{};
 };
 // Gateway -> scheduler: what a dead core left of one request, a submission for each choice that has not ended. Together they are one request for
 // whoever counts.
@@ -165,6 +173,17 @@ struct ResubmitRequest {
   std::vector<SubmitRequest> choices;        // not empty
   FinishReason reason = FinishReason::stop;  // the gravest of choices that had ended …
   ErrorCode code = ErrorCode::internal;      // … that came with it
+};
+// Frontend -> scheduler: its text ended it, with this many completion tokens.
+struct StopRequest {
+  RequestId request;
+  std::uint32_t completion_tokens = 0;
+};
+// Frontend -> scheduler: completion tokens below `until` of a constrained request can be drawn. The mask is of the last of them; null: any token.
+struct AllowDraws {
+  RequestId request;
+  std::uint32_t until = 0;
+  std::shared_ptr<const std::string> mask;
 };
 struct CancelRequest {
   RequestId request;
@@ -284,6 +303,8 @@ CAF_END_TYPE_ID_BLOCK(althing)
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::SubmitRequest)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::ResubmitRequest)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::StopRequest)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::AllowDraws)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::CancelRequest)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::MembershipLost)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(althing::actors::MembershipGrows)

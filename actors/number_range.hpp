@@ -46,9 +46,13 @@ inline constexpr WholeRange capacity_multiple_range{1, 256};
 inline constexpr RealRange router_temperature_range{0, 100, true};
 inline constexpr RealRange bandwidth_gbps_range{0, 1'000'000, true};
 inline constexpr WholeRange step_timeout_ms_range{100};
+inline constexpr WholeRange synthetic_step_us_range{0, 1'000'000};
 inline constexpr WholeRange spares_range{0, 64};
 inline constexpr WholeRange quarantine_seconds_range{1, 3600};
 inline constexpr WholeRange tenants_max_range{1, 1000};
 inline constexpr WholeRange token_log_mib_range{0, 4096};
+inline constexpr RealRange repetition_penalty_range{0, 10, true};
+inline constexpr RealRange penalty_range{-2, 2};
+inline constexpr RealRange logit_bias_range{-100, 100};
 
 }  // namespace althing::actors

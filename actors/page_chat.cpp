@@ -73,7 +73,7 @@ Status PageChat::answer(const std::string& body, monitoring::EventReader& reader
 }
 
 Status PageChat::stream(wire::Submit submit, monitoring::EventReader& reader) const {
-  auto client = protocol::Client::connect({.endpoint = endpoint_, .name = "althing-page/" ALTHING_VERSION, .limits = limits_});
+  auto client = protocol::Client::connect({.endpoint = endpoint_, .name = "althing-page/" ALTHING_VERSION, .limits = limits_, .keys = keys_});
   if (!client) return client.error();
   bool over = false, read = true;
   const auto tell = [&](const wire::ServerMessage& message) { read = read && reader.send(wire::encode(message, wire::Encoding::json)); };

@@ -3,11 +3,13 @@
 // questions.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 
 #include "monitoring/http_endpoint.hpp"
+#include "protocol/curve/door.hpp"
 #include "protocol/wire/messages.hpp"
 #include "scheduler/vocabulary/limits.hpp"
 
@@ -25,7 +27,9 @@ Result<PageQuestion> page_question_of(const std::string& body, const Limits& lim
 // Thread-safe.
 class PageChat {
  public:
-  PageChat(std::string endpoint, Limits limits) : endpoint_(std::move(endpoint)), limits_(limits) {}
+  // `keys`: of a server whose clients need some; null else.
+  PageChat(std::string endpoint, Limits limits, std::shared_ptr<const protocol::curve::ClientKeys> keys)
+      : endpoint_(std::move(endpoint)), limits_(limits), keys_(std::move(keys)) {}
 
   // Streams the answer to `reader`, and cancels it when nobody reads any more. Errors, before anything was sent: busy (this tab has a stream that is
   // not over), those of page_question_of, and those of connecting. Once a stream has begun it ends with `done` or `error` and this returns Ok.
@@ -36,6 +40,7 @@ class PageChat {
 
   std::string endpoint_;
   Limits limits_;
+  std::shared_ptr<const protocol::curve::ClientKeys> keys_;
   std::mutex mutex_;
   std::set<std::string> tabs_;  // with a stream that is not over
 };

@@ -7,6 +7,7 @@
 #include "actors/guard.hpp"
 #include "actors/logging.hpp"
 #include "scheduler/journal.hpp"
+#include "scheduler/journal_effects.hpp"
 
 namespace althing::actors {
 namespace {
@@ -41,7 +42,8 @@ std::uint64_t SchedulerShell::now_ms() const {
 }
 
 void SchedulerShell::feed(const Event& event) {
-  for (const Effect& effect : decide(event)) perform(effect);
+  std::vector<Effect> effects = decide(event);
+  for (Effect& effect : effects) perform(effect);
   tell_usage();
 }
 
@@ -51,7 +53,11 @@ std::vector<Effect> SchedulerShell::decide(const Event& event) {
   const auto began = Clock::now();
   const std::span<const Effect> effects = core_->on(event);
   options_.metrics->scheduler_step(seconds_since(began));
-  usage_.hold(core_->held_pages(), shape_.layout.page_bytes * grid_.tp, began);
+  if (options_.journal && !effects.empty()) options_.journal->append(scheduler::to_effects_line(scheduler::digest_of(effects)));
+  // Most requests and beats change nobody's pages, and looking at all of them takes as long as there are many.
+  const bool small = std::holds_alternative<Submitted>(event) || std::holds_alternative<Ticked>(event);
+  const std::uint64_t changes = core_->page_changes();
+  if (std::exchange(page_changes_, changes) != changes || !small) usage_.hold(core_->held_pages(), shape_.layout.page_bytes * grid_.tp, began);
   return {effects.begin(), effects.end()};
 }
 
@@ -60,16 +66,17 @@ void SchedulerShell::tell_usage() {
     if (options_.accountant) self_->send(options_.accountant, std::move(record));
 }
 
-void SchedulerShell::perform(const Effect& effect) {
-  if (const auto* run = std::get_if<RunStep>(&effect)) return run_step(run->plan);
+void SchedulerShell::perform(Effect& effect) {
+  if (auto* run = std::get_if<RunStep>(&effect)) return run_step(run->plan);
   if (const auto* finished = std::get_if<Finished>(&effect)) return finish(*finished);
-  if (const auto* drawn = std::get_if<TokensDrawn>(&effect)) {
+  if (auto* drawn = std::get_if<TokensDrawn>(&effect)) {
     options_.metrics->generated(static_cast<std::uint32_t>(drawn->tokens.size()));
     resume_.moved(drawn->request, Clock::now());
     const auto it = live_.find(drawn->request);
     if (it == live_.end()) return;
+    if (it->second.constrained) it->second.masks.erase(it->second.masks.begin(), it->second.masks.upper_bound(drawn->first));
     if (std::exchange(it->second.tp, grid_.tp) != grid_.tp) self_->send(it->second.frontend, DrawnUnder{grid_.tp});
-    self_->send(it->second.frontend, *drawn);
+    self_->send(it->second.frontend, std::move(*drawn));
     return;
   }
   if (const auto* accepted = std::get_if<Accepted>(&effect)) {
@@ -78,6 +85,12 @@ void SchedulerShell::perform(const Effect& effect) {
     if (!std::exchange(it->second.request->accepted, true)) options_.metrics->request_accepted(it->second.prompt_tokens);
     self_->send(it->second.frontend, *accepted);
     return;
+  }
+  if (const auto* preempted = std::get_if<Preempted>(&effect)) {
+    if (preempted->cause == PreemptionCause::share) options_.metrics->preempted_for_share();
+    return log(
+        LogLevel::debug, "request_preempted",
+        {{"request", preempted->request.value}, {"by", preempted->by.value}, {"cause", name_of(preempted->cause)}, {"tokens", preempted->tokens}});
   }
   const auto& rejected = std::get<Rejected>(effect);
   resume_.moved(rejected.request, Clock::now());
@@ -96,7 +109,7 @@ void SchedulerShell::perform(const Effect& effect) {
   for (std::uint32_t i = 0; i < request->submitted; ++i) live_.erase(RequestId{rejected.request.value + i});
 }
 
-void SchedulerShell::run_step(const StepPlan& plan) {
+void SchedulerShell::run_step(StepPlan& plan) {
   if (options_.on_step) options_.on_step();
   PendingStep pending{Clock::now(), 0};
   for (const RowWork& work : plan.work) pending.tokens += work.count;
@@ -107,9 +120,12 @@ void SchedulerShell::run_step(const StepPlan& plan) {
     options_.metrics->queue_wait(seconds_since(it->second.accepted));
   }
   note_traced(plan, pending);
+  put_masks(plan);
   pending_steps_[plan.step.value] = std::move(pending);
   usage_.ledger().planned(plan);
-  for (const Rank& rank : ranks_) self_->send(rank.actor, plan);
+  for (const Rank& rank : ranks_)
+    if (&rank != &ranks_.back()) self_->send(rank.actor, plan);
+  if (!ranks_.empty()) self_->send(ranks_.back().actor, std::move(plan));
 }
 
 void SchedulerShell::finish(const Finished& finished) {
@@ -129,6 +145,8 @@ void SchedulerShell::finish(const Finished& finished) {
        {"prompt_tokens", finished.usage.prompt_tokens},
        {"completion_tokens", finished.usage.completion_tokens},
        {"preemptions", finished.usage.preemptions},
+       {"cached_tokens", finished.usage.cached_tokens},
+       {"miss", name_of(finished.usage.miss)},
        {"seconds", seconds},
        {"error", finished.error.message}});
   self_->send(it->second.frontend, finished);
@@ -156,6 +174,7 @@ void SchedulerShell::submit(SubmitRequest& request, const std::shared_ptr<Reques
   for (std::uint32_t i = 0; i < submitted.choices; ++i)
     live_[RequestId{submitted.request.value + i}] =
         Live{together, submitted.sampling.choice + i, request.frontend, Clock::now(), prompt_tokens, true, 0, known > 0 ? known - 1 : 0};
+  if (submitted.constrained) expect_masks(request);
   self_->monitor(request.frontend);
   // Time passes for the core only by Ticked, and a deadline is on its clock.
   feed(Ticked{now_ms()});
@@ -164,11 +183,15 @@ void SchedulerShell::submit(SubmitRequest& request, const std::shared_ptr<Reques
     resume_.interrupted();
     resume_.interrupted(submitted.request);
   }
+  request.submitted.salt = options_.salts.of(request.label.tenant);
+  request.submitted.tenant = options_.salts.tenant(request.label.tenant);
   if (request.timeout_ms > 0) request.submitted.deadline_ms = now_ms() + request.timeout_ms;
   feed(std::move(request.submitted));
 }
 
 void SchedulerShell::cancel(CancelRequest& request) { feed(Cancelled{request.request, std::move(request.error)}); }
+
+void SchedulerShell::stop(const StopRequest& stop) { feed(Stopped{stop.request, stop.completion_tokens}); }
 
 void SchedulerShell::step_done(StepResult& result) {
   const auto it = pending_steps_.find(result.step.value);
@@ -193,13 +216,15 @@ void SchedulerShell::commit(StepResult& result, const PendingStep& step) {
   const Clock::duration took = Clock::now() - step.began;
   // The core plans; it neither needs these nor journals them.
   std::string counts = std::exchange(result.counts, {}), routing = std::exchange(result.routing, {});
+  const std::string logprobs = std::exchange(result.logprobs, {});
   const StepId number = result.step;
   const EpochId epoch = result.epoch;
-  const std::vector<Effect> effects = decide(StepDone{std::move(result)});
+  std::vector<Effect> effects = decide(StepDone{std::move(result)});
   const bool accepted = core_->stats().steps_done != before;
+  if (accepted) attach(logprobs, effects);
   // A trace is there before the tokens that it led to, and before the end.
   if (accepted && !routing.empty()) tell_routing(routing, number, epoch);
-  for (const Effect& effect : effects) perform(effect);
+  for (Effect& effect : effects) perform(effect);
   finish_held();
   if (!accepted) return;
   options_.metrics->step(std::chrono::duration<double>(took).count(), step.tokens);
@@ -418,35 +443,6 @@ void SchedulerShell::check_progress() {
   fail(epoch_, silent, late ? "a step did not end within its deadline" : "a rank does not answer");
 }
 
-void SchedulerShell::report() {
-  const scheduler::CoreStats stats = core_->stats();
-  options_.metrics->scheduler(stats.running, stats.waiting, stats.pages_used, stats.pages_total, stats.preemptions);
-  options_.metrics->mirror({std::uint64_t{stats.mirror_slots_used} * shape_.layout.page_bytes * grid_.tp, stats.pages_unmirrored,
-                            stats.tokens_restored, stats.tokens_recomputed});
-  StatusReport status{epoch_usable_, stats.draining, epoch_, stats.running, stats.waiting, {}, grown_, grid_};
-  for (const auto& pool : core_->pools()) status.pools.push_back({pool.used, pool.total});
-  const double unix_seconds = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
-    status.rank_epoch.push_back(ranks_[r].actor ? ranks_[r].epoch : 0);
-    // Of a rank that is not there nothing is known: no age, and its last step stays when it was.
-    if (!ranks_[r].actor) {
-      status.rank_age_ms.emplace_back();
-      continue;
-    }
-    const double age = seconds_since(ranks_[r].progress);
-    status.rank_age_ms.emplace_back(static_cast<std::uint64_t>(age * 1000.0));
-    options_.metrics->progress(r, unix_seconds - age);
-  }
-  if (options_.monitor) self_->send(options_.monitor, std::move(status));
-}
-
-void SchedulerShell::probe() {
-  for (const Rank& rank : ranks_)
-    if (rank.actor) self_->send(rank.pulse, Probe{now_ms()});
-  report();
-  self_->delayed_send(self_, probe_interval, probe_beat_v);
-}
-
 caf::behavior scheduler_actor(caf::stateful_actor<SchedulerShell>* self, SchedulerOptions options) {
   guard(self);
   if (auto status = self->state.start(self, std::move(options)); !status) {
@@ -466,6 +462,8 @@ caf::behavior scheduler_actor(caf::stateful_actor<SchedulerShell>* self, Schedul
       [&shell](SubmitRequest& request) { shell.submit(request); },
       [&shell](ResubmitRequest& request) { shell.resubmit(request); },
       [&shell](CancelRequest& request) { shell.cancel(request); },
+      [&shell](const StopRequest& stop) { shell.stop(stop); },
+      [&shell](AllowDraws& allowed) { shell.allow(allowed); },
       [&shell](const RankReady& ready) { shell.rank_ready(ready); },
       [&shell](const RankStatus& status) { shell.rank_status(status); },
       [&shell](const StepFailed& failed) { shell.step_failed(failed); },

@@ -17,6 +17,7 @@
 #include "actors/journal_file.hpp"
 #include "actors/kv_mirror.hpp"
 #include "actors/messages.hpp"
+#include "actors/prefix_salts.hpp"
 #include "actors/resume_watch.hpp"
 #include "actors/usage_book.hpp"
 #include "monitoring/metrics.hpp"
@@ -32,8 +33,9 @@ struct SchedulerOptions {
   std::chrono::milliseconds step_timeout{10'000};
   std::shared_ptr<JournalFile> journal;  // null for none
   std::shared_ptr<monitoring::Metrics> metrics;
-  caf::actor monitor;                    // may be null
-  caf::actor accountant;                 // hears what requests have used; may be null
+  caf::actor monitor;     // may be null
+  caf::actor accountant;  // hears what requests have used; may be null
+  PrefixSalts salts{};
   std::uint64_t experts_of_a_token = 0;  // that compute it, in all layers together
   // Membership needs attention: the epoch that can make no more progress, the ranks that are to blame (may be empty), the cause. Null when nobody can
   // help: live requests then end with rank_lost.
@@ -56,6 +58,8 @@ class SchedulerShell {
   void submit(SubmitRequest& request);
   void resubmit(ResubmitRequest& request);
   void cancel(CancelRequest& request);
+  void stop(const StopRequest& stop);
+  void allow(AllowDraws& allowed);
   void step_done(StepResult& result);
   void step_failed(const StepFailed& failed);
   void rank_ready(const RankReady& ready);
@@ -102,6 +106,9 @@ class SchedulerShell {
     bool waiting = true;         // no step has held it yet
     std::uint32_t tp = 0;        // under which its newest tokens were drawn, as its frontend knows; 0: none were
     std::uint32_t computed = 0;  // of a traced one: positions below it were computed by steps that were accepted
+    bool constrained = false;
+    // Of a constrained one: what completion tokens that were not heard of yet may be, by number; one that is not here may be any.
+    std::map<std::uint32_t, std::shared_ptr<const std::string>> masks{};
   };
   struct PendingStep {
     Clock::time_point began;  // sent, or the one before it done, whichever was later
@@ -113,14 +120,18 @@ class SchedulerShell {
   bool begin_epoch(const RankReady& ready);
   void feed(const Event& event);
   std::vector<Effect> decide(const Event& event);
-  void perform(const Effect& effect);
-  void run_step(const StepPlan& plan);
+  // What it holds may be moved on.
+  void perform(Effect& effect);
+  void run_step(StepPlan& plan);
   void commit(StepResult& result, const PendingStep& step);
+  void attach(const std::string& logprobs, std::vector<Effect>& effects) const;
   void tell_usage();
   void finish(const Finished& finished);
   bool trace_is_due(RequestId request) const;
   void finish_held();
   void note_traced(const StepPlan& plan, PendingStep& pending);
+  void expect_masks(const SubmitRequest& request);
+  void put_masks(StepPlan& plan);
   void tell_routing(const std::string& routing, StepId step, EpochId epoch);
   void lose_epoch(std::uint64_t epoch);
   void check_progress();
@@ -147,13 +158,15 @@ class SchedulerShell {
   std::unordered_map<RequestId, Live> live_;
   std::map<std::uint64_t, PendingStep> pending_steps_;  // by step
   std::map<RowIndex, RequestId> traced_rows_;           // who had the row last, where that is traced
+  std::map<RowIndex, RequestId> masked_rows_;           // likewise, where that is constrained
   // Ends of traced requests for which a step in flight computes something still: it counts once it is accepted, so it belongs to the trace.
   std::vector<Finished> held_;
   bool stopping_ = false;
   bool drained_told_ = false;
   ResumeWatch resume_;
   UsageBook usage_;
-  scheduler::CoreStats at_ready_;  // when the membership was complete
+  std::uint64_t page_changes_ = 0;  // of the core's, as far as the book has heard
+  scheduler::CoreStats at_ready_;   // when the membership was complete
   // Plans in a row that a rank refused although they were the first of their epoch.
   std::uint32_t refusals_ = 0;
   // Deadlines that passed in a row. Each doubles the patience: recomputing everything after a deadline that is too short would never end.

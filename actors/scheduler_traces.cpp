@@ -1,7 +1,10 @@
-// The scheduler shell's dealings with traces of routing: whose rows are traced, who hears what a step did for them, and which ends wait for it.
+// The scheduler shell's dealings with what a step tells besides tokens: whose rows are traced, who hears what a step did for them, which ends wait
+// for it, and how likely drawn tokens were.
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "actors/logging.hpp"
 #include "actors/scheduler_actor.hpp"
 
 namespace althing::actors {
@@ -28,6 +31,20 @@ void SchedulerShell::tell_routing(const std::string& routing, StepId step, Epoch
     self_->send(it->second.frontend,
                 Routed{it->first, step, epoch, section->start, section->count, std::min(before, section->count), std::string(section->body)});
     it->second.computed = std::max(it->second.computed, section->start + section->count);
+  }
+}
+
+// A step draws one token for a request at most. What cannot be read is left out, which the frontend notices.
+void SchedulerShell::attach(const std::string& logprobs, std::vector<Effect>& effects) const {
+  auto read = read_logprobs(logprobs);
+  if (!read) return log(LogLevel::error, "logprobs_unread", {{"reason", read.error().message}});
+  std::map<RequestId, TokenLogprobs*> told;
+  for (RequestLogprobs& one : *read) told.emplace(one.request, &one.told);
+  for (Effect& effect : effects) {
+    auto* const drawn = std::get_if<TokensDrawn>(&effect);
+    const auto found = drawn == nullptr ? told.end() : told.find(drawn->request);
+    if (found != told.end() && drawn->tokens.size() == 1 && found->second->token == drawn->tokens[0])
+      drawn->logprobs.push_back(std::move(*found->second));
   }
 }
 

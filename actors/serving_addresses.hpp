@@ -2,7 +2,9 @@
 // that somebody else has is another. `serve` refuses by this, and `doctor` tells of it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,11 +14,14 @@ namespace althing::actors {
 
 struct ServingAddress {
   const char* flag;  // bind or metrics
-  monitoring::LoopbackAddress address;
+  std::string text;  // HOST:PORT
+  std::uint16_t port = 0;
+  std::optional<monitoring::LoopbackAddress> loopback;  // nullopt: other machines can reach it
 };
 
-// Those that `bind` and `metrics` name; a metrics address that is empty is none. Errors: invalid_argument, with the flag.
-Result<std::vector<ServingAddress>> serving_addresses(const std::string& bind, const std::string& metrics);
+// Those that `bind` and `metrics` name; a metrics address that is empty is none. `encrypted`: clients need keys, so `bind` may be any interface's.
+// Errors: invalid_argument, with the flag.
+Result<std::vector<ServingAddress>> serving_addresses(const std::string& bind, const std::string& metrics, bool encrypted);
 
 // Whether somebody could listen there now. Port 0 always can. Errors: io, with the flag and what to do.
 Status check_free(const ServingAddress& address);

@@ -10,7 +10,9 @@
 
 #include "actors/cost_file.hpp"
 #include "actors/device_choice.hpp"
+#include "actors/door_keys.hpp"
 #include "actors/expert_control_text.hpp"
+#include "actors/http_address.hpp"
 #include "actors/number_option.hpp"
 #include "actors/serving_addresses.hpp"
 
@@ -66,6 +68,36 @@ Status check_numbers(const ServeSettings& s) {
   return Ok{};
 }
 
+Status check_http(const ServeSettings& s) {
+  const auto refuse = [](const char* flag, const char* why) {
+    return Error{ErrorCode::invalid_argument, std::string("--") + flag + " " + why, flag};
+  };
+  if (s.http.empty()) {
+    if (!s.api_keys.empty()) return refuse("api-keys", "is for the HTTP API, and there is none; add --http 127.0.0.1:8080");
+    if (!s.http_metrics.empty()) return refuse("http-metrics", "is for the HTTP API, and there is none; add --http 127.0.0.1:8080");
+    return Ok{};
+  }
+  if (s.in_process) return refuse("http", "is a process of its own, and --in-process has one; leave one of the two out");
+  if (auto address = http_address(s.http, !s.api_keys.empty(), "http"); !address) return address.error();
+  if (s.http_metrics.empty()) return Ok{};
+  if (auto address = monitoring::parse_loopback_address(s.http_metrics); !address)
+    return Error{ErrorCode::invalid_argument, address.error().message + " (--http-metrics)", "http-metrics"};
+  return Ok{};
+}
+
+Status check_curve(const ServeSettings& s) {
+  if (!s.curve_key.empty() && s.curve_allow.empty())
+    return Error{ErrorCode::invalid_argument,
+                 "--curve-key is given, and no list of who may come in; make one with `althing keys allow` and add --curve-allow", "curve-allow"};
+  if (s.curve_key.empty() && !s.curve_allow.empty())
+    return Error{ErrorCode::invalid_argument,
+                 "--curve-allow lists keys, and the server has none; make one with `althing keys new` and add --curve-key", "curve-key"};
+  // Children have the key from their parent, and the list may be wrong for a moment while they start again.
+  if (s.curve_key.empty() || !s.child.empty()) return Ok{};
+  if (auto keys = make_door_keys(s); !keys) return keys.error();
+  return Ok{};
+}
+
 }  // namespace
 
 void add_log_options(CLI::App& app, LogSettings& settings) {
@@ -80,12 +112,20 @@ void add_engine_options(CLI::App& app, ServeSettings& s) {
   number(app, "ep", s.ep, ranks_or_default_range,
          "parts that the experts are split into; divides the ranks, and ranks / ep of them hold the same part; 0: ranks");
   option(app, "replicas", s.replicas, "experts with a copy on one more rank: how many, from the first, or ids=3,7 (an id twice: two more copies)");
-  option(app, "device", s.device, "cpu, cuda (a GPU a rank), or auto: cuda where this build and this machine can");
+  option(app, "device", s.device,
+         "cpu, cuda (a GPU a rank), or auto: cuda where this build and this machine can. synthetic computes nothing and makes answers up: for load "
+         "tests of everything around the model");
+  number(app, "synthetic-step-us", s.synthetic_step_us, synthetic_step_us_range, "with --device synthetic: how long a step takes, in microseconds");
   number(app, "threads", s.threads, threads_range, "threads of each rank (CPU backend)");
   number(app, "kv-mib", s.kv_mib, kv_mib_range,
          "memory for the KV cache of each rank, in MiB; 0: 256 on CPU ranks, what --gpu-memory-fraction leaves on GPUs");
   number(app, "kv-mirror-mib", s.kv_mirror_mib, kv_mib_range,
          "memory of each CPU rank in which copies of full KV pages survive its death and preemption, in MiB, taken as needed; 0: none");
+  option(app, "prefix-sharing", s.prefix_sharing,
+         "requests that begin alike compute their beginning once: tenant (those of one tenant), all (of everybody), or off");
+  number(app, "speculate", s.limits.speculation_tokens_max, WholeRange{0, 32},
+         "most tokens that are guessed behind a sequence's next one, from what it said before, and verified in the same step; changes no token; 0: "
+         "none");
   option(app, "dense", s.dense, "attention and head weights on GPUs: bf16 as in the checkpoint, or fp8 (rounded, scales of 128 x 128)");
   number(app, "gpu-memory-fraction", s.gpu_memory_fraction, gpu_memory_fraction_range,
          "how much of each GPU's memory to use, for weights, KV cache and scratch together");
@@ -104,16 +144,35 @@ void add_engine_options(CLI::App& app, ServeSettings& s) {
 }
 
 void add_address_options(CLI::App& app, ServeSettings& s) {
-  option(app, "bind", s.bind, "where clients connect; loopback only; port 0 picks a free one");
+  option(app, "bind", s.bind, "where clients connect; loopback only, unless --curve-key is given; port 0 picks a free one");
+  option(app, "curve-key", s.curve_key, "the server's secret key file (althing keys new): clients are encrypted, and need keys of their own");
+  option(app, "curve-allow", s.curve_allow, "the list of keys that may come in (althing keys allow); read again when it changes, and on SIGHUP");
   option(app, "metrics", s.metrics, "HOST:PORT of the live page, /metrics, /experts.json, /live and /ready; loopback only; empty for none");
+}
+
+void add_chat_options(CLI::App& app, ServeSettings& s) {
+  option(app, "tokenizer", s.tokenizer, "folder with tokenizer.json or o200k_base.tiktoken, when it is not the model's");
+  option(app, "chat-template", s.chat_template,
+         "JSON file that says how conversations are written for a model that does not speak Harmony (docs/chat-templates.md)");
+  option(app, "reasoning-history", s.reasoning_history,
+         "which reasoning of a conversation the model sees again: drop_finished_turns (that of the turn in progress), upstream (openai-harmony's "
+         "rule) or keep (all)");
 }
 
 void add_serve_options(CLI::App& app, ServeSettings& s) {
   app.add_option("model,--model", s.model, "folder with config.json, *.safetensors and tokenizer.json")->envname(environment_name("model"));
   option(app, "load", s.load, "dummy:20b or dummy:120b: the shapes of gpt-oss with made-up weights, to measure speed on GPUs without a checkpoint");
-  option(app, "tokenizer", s.tokenizer, "folder with tokenizer.json or o200k_base.tiktoken, when it is not the model's");
+  add_chat_options(app, s);
   add_engine_options(app, s);
   add_address_options(app, s);
+  option(app, "http", s.http, "HOST:PORT of the OpenAI-compatible API; port 0 picks a free one; empty for none; not loopback only with --api-keys");
+  option(app, "api-keys", s.api_keys, "file of who may use it, NAME SHA256 a line (0600; see docs/http.md); empty: everybody on this machine");
+  option(app, "http-metrics", s.http_metrics, "HOST:PORT of its own metrics; loopback only; empty: at its own /metrics where it is loopback itself");
+  number(app, "http-connections", s.http_connections_max, positive, "most HTTP connections at a time");
+  number(app, "http-responses", s.http_responses_max, any_count, "most responses of the Responses API that are kept; 0: none");
+  number(app, "http-responses-mib", s.http_responses_mib, positive, "most memory for them");
+  number(app, "http-keep-alive-ms", s.http_keep_alive_ms, any_count,
+         "an HTTP stream without a word for this long, as in a long prefill, sends a comment, so that proxies do not cut it; 0: never");
   app.add_flag("--expert-metrics", s.expert_metrics, "serve /metrics/experts too: a series for each expert of each layer")
       ->envname("ALTHING_EXPERT_METRICS");
   number(app, "expert-series-max", s.expert_series_max, positive, "more series than this are not put on /metrics/experts");
@@ -125,8 +184,15 @@ void add_serve_options(CLI::App& app, ServeSettings& s) {
   number(app, "prefill-chunk", s.limits.prefill_chunk_max, any_count,
          "most prompt tokens of one sequence in one step; 0: 256 on CPU ranks, 4096 on GPUs");
   number(app, "sequences", s.limits.sequences_max, positive, "most requests accepted and not finished");
-  number(app, "traces-max", s.limits.traces_max, any_count, "most requests whose routing is traced at a time; 0: none");
+  number(app, "tenant-sequences", s.limits.tenant_sequences_max, any_count, "of them, most of one tenant; 0: all");
+  number(app, "priority-ms", s.limits.priority_ms, WholeRange{0, 3'600'000},
+         "how many milliseconds of waiting a step of priority is worth, within a tenant");
+  number(app, "traces-max", s.limits.traces_max, any_count,
+         "most sequences whose routing is traced at a time, each choice of a request being one; 0: none");
   number(app, "completion", s.limits.completion_tokens_max, positive, "completion tokens of a request that does not say");
+  number(app, "client-requests", s.limits.requests_per_session_max, positive, "most requests that one client has open at a time");
+  number(app, "gateway-requests", s.limits.gateway_requests_max, any_count,
+         "likewise of a client with the role gateway, and of any where --http serves and nobody has keys; 0: as many as --http-connections");
   number(app, "client-silence-ms", s.limits.session_silence_ms_max, positive, "a client that sends nothing for this long is gone");
   number(app, "credit-stall-ms", s.limits.credit_stall_ms_max, positive, "a stream without credit for this long is cancelled");
   number(app, "client-buffer-bytes", s.limits.session_buffer_bytes_max, positive, "unread bytes of one client before it is cancelled");
@@ -152,6 +218,8 @@ void add_serve_options(CLI::App& app, ServeSettings& s) {
   option(app, "control", s.control, "with --allow-faults: path of the socket that takes faults; empty: the server picks one");
   add_log_options(app, s.log);
   app.add_option("--config", s.config, "settings file: TOML lines of flag-name = value; flags and environment win over it")->configurable(false);
+  // Whoever starts services says it so; nobody types it.
+  app.add_option("--notify-socket", s.notify_socket)->group("")->configurable(false)->envname("NOTIFY_SOCKET");
   app.add_option("--child", s.child)->group("")->configurable(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--child-rank", s.child_rank)->group("")->configurable(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--child-place", s.child_place)->group("")->configurable(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -160,11 +228,14 @@ void add_serve_options(CLI::App& app, ServeSettings& s) {
 Status apply_settings_file(CLI::App& app, const std::string& path, const CLI::App* all) {
   const auto setting = [](const CLI::Option* option) { return option != nullptr && option->get_configurable() && !option->get_group().empty(); };
   const auto refuse = [&](ErrorCode code, const std::string& why) -> Status { return Error{code, "settings file " + path + ": " + why, "config"}; };
+  // The reader below would take a folder for an empty file, and the server would start without the keys that it holds.
+  std::error_code unreadable;
+  if (std::filesystem::is_directory(path, unreadable)) return refuse(ErrorCode::invalid_argument, "it is a folder; name the file in it");
   try {
     for (const CLI::ConfigItem& item : app.get_config_formatter()->from_file(path)) {
       if (item.name == "++" || item.name == "--") return refuse(ErrorCode::invalid_argument, "it has a [section]; write settings without one");
       CLI::Option* wanted = item.parents.empty() ? app.get_option_no_throw("--" + item.name) : nullptr;
-      if (wanted == nullptr && all != nullptr && item.parents.empty() && setting(all->get_option_no_throw("--" + item.name))) continue;
+      if (!setting(wanted) && all != nullptr && item.parents.empty() && setting(all->get_option_no_throw("--" + item.name))) continue;
       if (!setting(wanted)) return refuse(ErrorCode::invalid_argument, "there is no setting '" + item.fullname() + "'; see althing serve --help");
       if (wanted->count() > 0) continue;
       wanted->add_result(item.inputs);
@@ -203,9 +274,23 @@ Result<Grid> grid_of(const ServeSettings& s) {
   return grid;
 }
 
+Result<protocol::harmony::AnalysisHistory> reasoning_history_of(const ServeSettings& settings) {
+  if (const auto history = protocol::harmony::analysis_history_of(settings.reasoning_history)) return *history;
+  return Error{ErrorCode::invalid_argument, "--reasoning-history is '" + settings.reasoning_history + "'; use drop_finished_turns, upstream or keep",
+               "reasoning-history"};
+}
+
 Status check(const ServeSettings& s) {
   if (auto status = check_numbers(s); !status) return status;
-  if (auto addresses = serving_addresses(s.bind, s.metrics); !addresses) return addresses.error();
+  if (s.synthetic_step_us > 0 && s.device != "synthetic")
+    return Error{ErrorCode::invalid_argument,
+                 "--synthetic-step-us is for an engine that computes nothing, and --device is " + s.device + "; leave one of the two out",
+                 "synthetic-step-us"};
+  if (s.limits.speculation_tokens_max > 0 && s.device == "synthetic")
+    return Error{ErrorCode::invalid_argument, "--speculate is for models, and a synthetic engine has none; leave one of the two out", "speculate"};
+  if (auto status = check_curve(s); !status) return status;
+  if (auto addresses = serving_addresses(s.bind, s.metrics, !s.curve_key.empty()); !addresses) return addresses.error();
+  if (auto status = check_http(s); !status) return status;
   if (auto grid = grid_of(s); !grid) return grid.error();
   if (auto level = log_level_of(s.log.level); !level) return level.error();
   if (s.model.empty() && s.load.empty())
@@ -221,6 +306,7 @@ Status check(const ServeSettings& s) {
     return Error{ErrorCode::invalid_argument, "--spares are processes, and --in-process has one; leave one of the two out", "spares"};
   if (s.on_rank_loss != "respawn" && s.on_rank_loss != "shrink")
     return Error{ErrorCode::invalid_argument, "--on-rank-loss is '" + s.on_rank_loss + "'; use respawn or shrink", "on-rank-loss"};
+  if (auto history = reasoning_history_of(s); !history) return history.error();
   if (!s.ready_file.empty()) {
     const std::filesystem::path folder = std::filesystem::path(s.ready_file).parent_path();
     if (!folder.empty() && !std::filesystem::is_directory(folder))
@@ -229,6 +315,8 @@ Status check(const ServeSettings& s) {
   // A rank that starts again later must not fail over it.
   if (auto prices = s.child.empty() ? read_prices(s.cost_file) : Prices{}; !prices) return prices.error();
   if (auto control = expert_control_of(s); !control) return control.error();
+  if (s.prefix_sharing != "tenant" && s.prefix_sharing != "all" && s.prefix_sharing != "off")
+    return Error{ErrorCode::invalid_argument, "--prefix-sharing is '" + s.prefix_sharing + "'; use tenant, all or off", "prefix-sharing"};
   if (s.dense != "bf16" && s.dense != "fp8") return Error{ErrorCode::invalid_argument, "--dense is '" + s.dense + "'; use bf16 or fp8", "dense"};
   // Where limits depend on the device, the larger one; set_up_engine checks again when it is known.
   return check_limits(with_engine_limits(s.limits, gpu::Device::cuda));

@@ -16,6 +16,7 @@
 #include "actors/complain.hpp"
 #include "actors/core_actors.hpp"
 #include "actors/core_recovery.hpp"
+#include "actors/door_keys.hpp"
 #include "actors/epoch_layout.hpp"
 #include "actors/exit_codes.hpp"
 #include "actors/kv_mirror.hpp"
@@ -27,11 +28,13 @@
 namespace althing::actors {
 namespace {
 
-constexpr std::chrono::milliseconds core_stop_wait{1400};  // this and the next are under 2 s, which is how long a second signal may take
+constexpr std::chrono::milliseconds core_stop_wait{1300};    // this and the next two are under 2 s, which is how long a second signal may take
+constexpr std::chrono::milliseconds gateway_stop_wait{100};  // after the core has stopped
 constexpr std::chrono::milliseconds rank_stop_wait{500};
 constexpr std::chrono::seconds storm_window{60};
 constexpr std::chrono::seconds client_return{5};  // after a core's death; as long as the gateway keeps streams of clients that vanished
 constexpr int watch_interval_ms = 20;
+constexpr int owner_signals = -2, owner_core = -1, owner_gateway = -3;
 constexpr std::chrono::milliseconds core_patience{1000};  // its scheduler and its gateway go round ten times in it, at least
 
 Result<Descriptor> signal_descriptor() {
@@ -58,7 +61,7 @@ int Supervisor::run() {
   // A wrong model or flag is said here, once, and not by every child.
   // A ready file of an earlier run would send scripts to a server that is not there.
   if (!settings_.ready_file.empty()) ::unlink(settings_.ready_file.c_str());
-  auto addresses = serving_addresses(settings_.bind, settings_.metrics);
+  auto addresses = serving_addresses(settings_.bind, settings_.metrics, !settings_.curve_key.empty());
   if (!addresses) return complain(addresses.error());
   for (const ServingAddress& address : *addresses)
     if (auto status = check_free(address); !status) return complain(status.error());
@@ -77,6 +80,7 @@ int Supervisor::run() {
   auto certificates = make_certificates();
   if (!certificates) return complain(certificates.error());
   certificates_ = std::move(*certificates);
+  if (auto status = set_up_keys(); !status) return complain(status.error());
   if (settings_.token_log_mib > 0) {
     auto log = TokenLog::create(std::size_t{settings_.token_log_mib} << 20, random_instance());
     if (!log) return complain(log.error());
@@ -87,7 +91,7 @@ int Supervisor::run() {
   mirrors_ = std::move(*mirrors);
   WatchLimits limits;
   limits.deadline = std::chrono::milliseconds(settings_.step_timeout_ms);
-  limits.coarse = setup->device == gpu::Device::cuda;
+  limits.coarse = setup->device != gpu::Device::cpu;
   watch_.emplace(limits);
   core_watch_.emplace(WatchLimits{.floor = core_patience, .deadline = limits.deadline});
   if (settings_.allow_faults) {
@@ -107,6 +111,20 @@ int Supervisor::run() {
   return *exit_code_;
 }
 
+// Read once: a core that is started later is the same server, whatever has become of the file.
+Status Supervisor::set_up_keys() {
+  if (settings_.curve_key.empty()) return Ok{};
+  auto keys = make_door_keys(settings_);
+  if (!keys) return keys.error();
+  auto sealed = seal(*keys);
+  if (!sealed) return sealed.error();
+  door_keys_ = std::move(*sealed);
+  auto inside = seal_for_client(*keys);
+  if (!inside) return inside.error();
+  gateway_keys_ = std::move(*inside);
+  return Ok{};
+}
+
 Result<ChildProcess> Supervisor::start_child(std::vector<std::string> role, const StampPage& page, const std::vector<int>& last_descriptors) {
   std::vector<std::string> arguments = arguments_;
   arguments.insert(arguments.end(), engine_arguments_.begin(), engine_arguments_.end());
@@ -123,7 +141,10 @@ Status Supervisor::start_core() {
   if (!metrics_.empty()) role.insert(role.end(), {"--metrics", metrics_});
   auto page = StampPage::create();
   if (!page) return page.error();
-  auto child = start_child(std::move(role), *page, token_log_ ? std::vector<int>{token_log_.get()} : std::vector<int>{});
+  std::vector<int> inherited;
+  for (const Descriptor* memory : {&token_log_, &door_keys_})
+    if (*memory) inherited.push_back(memory->get());
+  auto child = start_child(std::move(role), *page, inherited);
   if (!child) return child.error();
   core_ = std::move(*child);
   core_page_ = std::move(*page);
@@ -149,7 +170,7 @@ Status Supervisor::start_member(std::uint32_t member) {
 
 void Supervisor::wait_for_events() {
   std::vector<pollfd> items{{signals_.get(), POLLIN, 0}};
-  std::vector<int> owners{-2};  // -2 signals, -1 core, else a member; control and pidfd of each
+  std::vector<int> owners{owner_signals};  // or that of a child, or a member's number; control and pidfd of each
   const auto watch = [&](ChildProcess& child, int owner) {
     // A line at its end would be readable for ever; poll passes over negative numbers.
     for (const int fd : {child.control().closed() ? -1 : child.control().descriptor(), child.pidfd()}) {
@@ -157,7 +178,8 @@ void Supervisor::wait_for_events() {
       owners.push_back(owner);
     }
   };
-  if (core_) watch(*core_, -1);
+  if (core_) watch(*core_, owner_core);
+  if (gateway_) watch(*gateway_, owner_gateway);
   for (std::uint32_t member = 0; member < members_.size(); ++member)
     if (members_[member].process) watch(*members_[member].process, static_cast<int>(member));
   if (::poll(items.data(), items.size(), watch_interval_ms) < 0 && errno != EINTR) return give_up(exit_internal, "poll failed");
@@ -166,16 +188,15 @@ void Supervisor::wait_for_events() {
   // Words first, then deaths: the last thing a child said explains its end.
   for (std::size_t i = 1; i + 1 < items.size(); i += 2) {
     if (items[i].revents == 0) continue;
-    std::optional<ChildProcess>& child = owners[i] == -1 ? core_ : members_[static_cast<std::size_t>(owners[i])].process;
+    std::optional<ChildProcess>& child = child_of(owners[i]);
     while (child) {
       const auto message = child->control().receive(std::chrono::milliseconds(0));
       if (!message) break;
-      owners[i] == -1 ? on_core_message(*message) : on_member_message(static_cast<std::uint32_t>(owners[i]), *message);
+      on_message(owners[i], *message);
     }
   }
   for (std::size_t i = 1; i + 1 < items.size(); i += 2) {
-    if (items[i + 1].revents == 0) continue;
-    owners[i] == -1 ? on_core_exit() : on_member_exit(static_cast<std::uint32_t>(owners[i]));
+    if (items[i + 1].revents != 0) on_exit(owners[i]);
   }
   // Once for all that died in this round: whoever is dead is in no layout that is announced.
   if (epoch_due_ && !exit_code_) new_epoch();
@@ -183,25 +204,50 @@ void Supervisor::wait_for_events() {
   watch_core();
   watch_joining();
   restart_released();
+  restart_gateway();
   grow();
   tell_members();
   if (faults_) faults_->serve([this](const FaultOrder& fault, std::uint64_t id) { return order(fault, id); });
   // Clients of a core that died meanwhile may not have come back yet for the ends of their streams.
   const auto now = Clock::now();
-  if (draining_ && (now > drain_until_ || (drained_ && now > stay_until_)) && !exit_code_) exit_code_ = exit_ok;
+  if (draining_ && (now > drain_until_ || (drained_ && now > stay_until_ && (!gateway_ || gateway_idle_))) && !exit_code_) exit_code_ = exit_ok;
+}
+
+std::optional<ChildProcess>& Supervisor::child_of(int owner) {
+  if (owner == owner_core) return core_;
+  return owner == owner_gateway ? gateway_ : members_[static_cast<std::size_t>(owner)].process;
+}
+
+void Supervisor::on_message(int owner, const ControlMessage& message) {
+  if (owner == owner_core) return on_core_message(message);
+  if (owner == owner_gateway) return on_gateway_message(message);
+  on_member_message(static_cast<std::uint32_t>(owner), message);
+}
+
+void Supervisor::on_exit(int owner) {
+  if (owner == owner_core) return on_core_exit();
+  if (owner == owner_gateway) return on_gateway_exit();
+  on_member_exit(static_cast<std::uint32_t>(owner));
 }
 
 void Supervisor::on_signal() {
   signalfd_siginfo info{};
   if (::read(signals_.get(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return;
   log(LogLevel::info, "signal", {{"number", info.ssi_signo}});
+  // Where there is a list of keys, a hang-up asks to read it again, as it does of other daemons; else it ends the server.
+  if (info.ssi_signo == SIGHUP && door_keys_) {
+    if (core_) core_->control().send("reload");
+    return;
+  }
   if (draining_ || !core_ || !announced_) {
     exit_code_ = exit_ok;  // the second signal, or nothing to drain
     return;
   }
   draining_ = true;
+  tell_manager("STOPPING=1\nSTATUS=draining: requests that run get " + std::to_string(settings_.drain_seconds) + " s");
   drain_until_ = Clock::now() + std::chrono::seconds(settings_.drain_seconds);
   core_->control().send("drain");
+  if (gateway_) gateway_->control().send("drain");
 }
 
 void Supervisor::on_core_message(const ControlMessage& message) {
@@ -210,6 +256,9 @@ void Supervisor::on_core_message(const ControlMessage& message) {
   if (words[0] == "serving" && words.size() >= 3) {
     endpoint_ = words[1];
     metrics_ = words[2] == "-" ? "" : words[2];
+    // Once there is a server to connect to. It stays when the core does not.
+    if (!settings_.http.empty() && !gateway_ && !gateway_due_)
+      if (auto status = start_gateway(); !status) give_up(exit_code_of(status.error().code), status.error().message);
   } else if (words[0] == "published" && words.size() >= 2) {
     core_port_ = words[1];
     if (draining_) core_->control().send("drain");  // what the core before this one was told
@@ -219,10 +268,8 @@ void Supervisor::on_core_message(const ControlMessage& message) {
     new_epoch();
   } else if (words[0] == "ready" && words.size() >= 2) {
     on_epoch_ready(std::stoull(words[1]));
-    if (announced_) return;
-    announced_ = true;
-    if (auto status = announce(settings_, endpoint_, metrics_, faults_ ? faults_->path() : ""); !status)
-      give_up(exit_code_of(status.error().code), status.error().message);
+    core_ready_ = true;
+    announce_once();
   } else if (words[0] == "stuck" && words.size() >= 3) {
     std::string why;
     for (std::size_t i = 3; i < words.size(); ++i) why += (i == 3 ? "" : " ") + words[i];
@@ -328,11 +375,19 @@ void Supervisor::give_up(int code, const std::string& why) {
 }
 
 void Supervisor::shut_down() {
+  if (!draining_) tell_manager("STOPPING=1");
+  // It says its last words while the core does, and needs less time for them.
+  if (gateway_) gateway_->control().send("stop");
   if (core_) {
     core_->control().send("stop");
     if (!readable_within(core_->pidfd(), core_stop_wait)) core_->signal(SIGKILL);
     core_->reap();
     core_.reset();
+  }
+  if (gateway_) {
+    if (!readable_within(gateway_->pidfd(), gateway_stop_wait)) gateway_->signal(SIGKILL);
+    gateway_->reap();
+    gateway_.reset();
   }
   if (segment_) segment_->abort();
   for (Member& member : members_)

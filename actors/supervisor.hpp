@@ -45,6 +45,10 @@ class Supervisor {
   // last_descriptors: the core's token log, or every place's KV mirror, as child_process.hpp says.
   Result<ChildProcess> start_child(std::vector<std::string> role, const StampPage& page, const std::vector<int>& last_descriptors);
   void wait_for_events();
+  std::optional<ChildProcess>& child_of(int owner);
+  void on_message(int owner, const ControlMessage& message);
+  void on_exit(int owner);
+  Status set_up_keys();
   void on_signal();
   void on_core_message(const ControlMessage& message);
   void on_member_message(std::uint32_t member, const ControlMessage& message);
@@ -77,6 +81,13 @@ class Supervisor {
   void note_recovery(const RecoveryLog::Fault& fault, std::uint64_t streams);
   void tell_events();
   bool may_restart_core();
+  // supervisor_gateway.cpp
+  Status start_gateway();
+  void on_gateway_message(const ControlMessage& message);
+  void on_gateway_exit();
+  void restart_gateway();
+  void announce_once();
+  void tell_manager(const std::string& text);  // the service manager, if one has started us
   void give_up(int code, const std::string& why);
   void shut_down();
 
@@ -85,6 +96,8 @@ class Supervisor {
   std::vector<std::string> engine_arguments_;
   Certificates certificates_;
   Descriptor signals_;
+  Descriptor door_keys_;                    // where clients need keys: the server's, and those of its own clients
+  Descriptor gateway_keys_;                 // likewise: what a client inside of this server needs
   Descriptor token_log_;                    // what cores leave to the next one; none when it is off
   std::vector<gpu::MirrorMemory> mirrors_;  // by place in the grid; empty where there is none
   std::uint64_t core_deaths_ = 0;
@@ -109,6 +122,12 @@ class Supervisor {
   std::chrono::milliseconds join_patience_{1000};
   std::string core_port_;  // "" while the core does not listen for ranks
   std::string endpoint_, metrics_;
+  std::optional<ChildProcess> gateway_;  // over HTTP; only with --http
+  std::string http_, http_metrics_;      // where it listens; "" before it does
+  std::deque<Clock::time_point> gateway_deaths_;
+  std::optional<Clock::time_point> gateway_due_;  // it died too often and is left alone until then
+  bool gateway_idle_ = false;                     // it drains, and nothing is open there any more
+  bool core_ready_ = false;                       // once
   bool announced_ = false;
   bool draining_ = false;
   bool drained_ = false;  // nothing is computed any more

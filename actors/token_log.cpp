@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -25,12 +26,13 @@ Error system_error(const std::string& what) { return Error{ErrorCode::io, "the t
 
 void store(std::uint64_t& target, std::uint64_t value) { std::atomic_ref<std::uint64_t>(target).store(value, std::memory_order_release); }
 
-// Accepted and the stream's end; two TP degrees; for each choice two words a token (each may be a delta of its own), its end, and its last delta's
-// cut. Choices may take turns word by word, and then each of these needs a mark before it.
+// Accepted and the stream's end; two TP degrees; for each choice two words a token (each may be a delta of its own) and its logprobs, its end, and
+// its last delta's cut. Choices may take turns word by word, and then each of these needs a mark before it.
 std::uint64_t words_at_most(std::uint64_t submit_words, std::uint64_t completion_tokens_max, const LoggedSubmit& submit) {
   const std::uint64_t choices = submit.choices, marks = choices > 1 ? 2 * completion_tokens_max + 2 : 0;
-  return submit_words + 1 + 2 + 2 * std::uint64_t{submit.traced_cuts_max} + choices * (2 * completion_tokens_max + end_words_max + 2 + 1 + marks) +
-         end_words_max + 2;
+  const std::uint64_t a_token = 2 + (submit.sampling.logprobs ? 3 + 2 * submit.sampling.top_logprobs : 0);
+  return submit_words + 1 + 2 + 2 * std::uint64_t{submit.traced_cuts_max} +
+         choices * (a_token * completion_tokens_max + end_words_max + 2 + 1 + marks) + end_words_max + 2;
 }
 std::uint64_t blocks_for(std::uint64_t words) { return (words + block_words - 1) / block_words; }
 
@@ -299,12 +301,23 @@ void StreamLog::choose(std::uint32_t choice) {
   put(token_log::word_choice + choice);
 }
 
-void StreamLog::tokens(std::span<const TokenId> tokens) {
-  for (const TokenId token : tokens) {
-    if (token >= token_log::word_marks) forget();  // no vocabulary has it, and it would read as something else
-    if (log_) put(token);
+void StreamLog::put_logprobs(const TokenLogprobs& told) {
+  if (log_) put(token_log::word_logprobs);
+  if (log_) put(static_cast<std::uint32_t>(told.top.size()));
+  if (log_) put(std::bit_cast<std::uint32_t>(told.logprob));
+  for (const TokenLogprob& likely : told.top) {
+    if (log_) put(likely.token);
+    if (log_) put(std::bit_cast<std::uint32_t>(likely.logprob));
   }
-  commit();
+}
+
+void StreamLog::tokens(std::span<const TokenId> tokens, std::span<const TokenLogprobs> logprobs, bool last) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] >= token_log::word_marks) forget();  // no vocabulary has it, and it would read as something else
+    if (i < logprobs.size()) put_logprobs(logprobs[i]);
+    if (log_) put(tokens[i]);
+  }
+  if (!last) commit();
   if (std::exchange(stalled_, false) && log_) slot_->takeovers = 0;
 }
 

@@ -33,7 +33,9 @@ class StreamLog {
   void accepted();
   // tokens(), cut() and closed() are about this choice from now on; about choice 0 until then. REQUIRES: it is one of the submit's.
   void choose(std::uint32_t choice);
-  void tokens(std::span<const TokenId> tokens);
+  // `logprobs`: one a token where the submit asks for them, else none. The `last` ones of a choice count with its closed() and not without: so a
+  // choice that its text ended is never found open.
+  void tokens(std::span<const TokenId> tokens, std::span<const TokenLogprobs> logprobs = {}, bool last = false);
   void cut();
   // Tokens that follow were drawn under this TP degree. At most twice a stream.
   void drawn_under(std::uint32_t tp);
@@ -48,6 +50,7 @@ class StreamLog {
  private:
   friend class TokenLog;
   void put(std::uint32_t word);
+  void put_logprobs(const TokenLogprobs& told);
   void put_record(std::uint32_t mark, const LoggedEnd& end);
   void commit();
 

@@ -11,7 +11,7 @@
 namespace althing::actors::token_log {
 
 inline constexpr std::uint64_t magic = 0x31474F4C4E544C41;  // "ALTNLOG1"
-inline constexpr std::uint32_t version = 3;
+inline constexpr std::uint32_t version = 7;
 inline constexpr std::size_t instance_bytes = 40;
 
 struct Header {
@@ -59,6 +59,8 @@ inline constexpr std::uint32_t word_cut = 0xFFFF'FFFF;       // a delta was made
 inline constexpr std::uint32_t word_accepted = 0xFFFF'FFFE;  // the scheduler took the request
 inline constexpr std::uint32_t word_closed = 0xFFFF'FFFD;    // no token will come: the length of a record and the record (Finished) follow
 inline constexpr std::uint32_t word_ended = 0xFFFF'FFFC;     // the client's Done or Error: the length of a record and the record follow
+// The token behind it has logprobs: how many most likely tokens, the token's own as bits, then each of those and its as bits.
+inline constexpr std::uint32_t word_logprobs = 0xFFFF'FFFB;
 // Tokens, cuts and word_closed behind it are of choice word - word_choice; before the first one, of choice 0.
 inline constexpr std::uint32_t word_choice = 0xFFFF'0000;
 

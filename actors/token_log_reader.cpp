@@ -3,6 +3,7 @@
 #include "actors/token_log_reader.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -53,6 +54,15 @@ std::optional<std::vector<std::uint32_t>> words_of(std::span<const std::byte> lo
   return words;
 }
 
+// What stands behind word_logprobs; `at` moves on.
+std::optional<TokenLogprobs> logprobs_at(std::span<const std::uint32_t> words, std::size_t& at) {
+  if (words.size() - at < 2 || words[at] > logprobs_top_max || words.size() - at - 2 < std::size_t{2} * words[at]) return std::nullopt;
+  const std::uint32_t count = words[at++];
+  TokenLogprobs told{0, std::bit_cast<float>(words[at++]), {}};
+  for (std::uint32_t i = 0; i < count; ++i, at += 2) told.top.push_back({words[at], std::bit_cast<float>(words[at + 1])});
+  return told;
+}
+
 // Splits words into a submit and a story; false when they are not that.
 bool tell(std::span<const std::uint32_t> words, Read& out) {
   std::size_t at = 0;
@@ -68,9 +78,19 @@ bool tell(std::span<const std::uint32_t> words, Read& out) {
   out.submit = std::move(*submit);
   out.submit_words = static_cast<std::uint32_t>(at);
   out.closed.resize(out.submit.choices);
+  std::optional<TokenLogprobs> told;  // of the token that must follow
   while (at < words.size()) {
     const std::uint32_t word = words[at++];
-    if (out.ended) return false;
+    if (out.ended || (word < word_marks && told.has_value() != out.submit.sampling.logprobs) || (word >= word_marks && told)) return false;
+    if (word == word_logprobs) {
+      told = logprobs_at(words, at);
+      if (!told) return false;
+      continue;
+    }
+    if (told) {
+      told->token = word;
+      out.logprobs.push_back(*std::exchange(told, std::nullopt));
+    }
     std::optional<LoggedEnd>& closed = out.closed[out.choice];
     if (word < word_marks || word == word_cut) {
       if (word != word_cut && closed) return false;
@@ -92,7 +112,7 @@ bool tell(std::span<const std::uint32_t> words, Read& out) {
       return false;
     }
   }
-  return true;
+  return !told;
 }
 
 }  // namespace

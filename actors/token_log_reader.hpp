@@ -29,6 +29,7 @@ struct Read {
   bool accepted = false;
   // Tokens, and between them word_cut, word_closed, word_choice and marks of TP degrees where they happened. Nothing else.
   std::vector<std::uint32_t> story;
+  std::vector<TokenLogprobs> logprobs;           // one for each token of the story, in its order, where the submit asks for them
   std::vector<std::optional<LoggedEnd>> closed;  // by choice; set when the story holds its word_closed
   std::optional<LoggedEnd> ended;
   std::uint64_t credit = 0;

@@ -1,6 +1,7 @@
 // Writer and reader of a record name the same fields in the same order. See the header.
 #include "actors/token_log_record.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -27,6 +28,10 @@ class WordWriter {
     const std::size_t at = words_.size();
     words_.resize(at + (std::size_t{bytes} + 3) / 4, 0);
     if (bytes > 0) std::memcpy(words_.data() + at, text.data(), bytes);
+  }
+  void texts(const std::vector<std::string>& texts) {
+    number(static_cast<std::uint32_t>(texts.size()));
+    for (const std::string& one : texts) text(one);
   }
   std::vector<std::uint32_t> take() { return std::move(words_); }
 
@@ -64,6 +69,12 @@ class WordReader {
     if (bytes > 0) std::memcpy(text.data(), words_.data() + at_ - count, bytes);
     return text;
   }
+  std::vector<std::string> texts() {
+    std::vector<std::string> texts;
+    for (std::uint32_t count = number(); count > 0 && !fault_; --count) texts.push_back(text());
+    return texts;
+  }
+  void fail() { fault_ = true; }
   template <class Enumeration>
   Enumeration one_of(std::uint32_t count) {
     const std::uint32_t value = number();
@@ -98,10 +109,55 @@ std::string_view bounded(std::string_view text) {
   return text.substr(0, end);
 }
 
+void write(const SamplingParameters& s, WordWriter& out) {
+  out.bits(s.temperature);
+  out.bits(s.top_p);
+  out.number(s.top_k);
+  out.bits(s.min_p);
+  out.number64(s.seed);
+  out.number(s.choice);
+  out.number(s.completion_tokens_max);
+  out.number(s.ignore_stop ? 1 : 0);
+  out.numbers(s.stop_tokens);
+  out.bits(s.repetition_penalty);
+  out.bits(s.presence_penalty);
+  out.bits(s.frequency_penalty);
+  out.number(s.logprobs ? 1 : 0);
+  out.number(s.top_logprobs);
+  std::vector<std::uint32_t> tokens, biases;
+  for (const TokenBias& entry : s.logit_bias) {
+    tokens.push_back(entry.token);
+    biases.push_back(std::bit_cast<std::uint32_t>(entry.bias));
+  }
+  out.numbers(tokens);
+  out.numbers(biases);
+}
+
+SamplingParameters read_sampling(WordReader& in) {
+  SamplingParameters s;
+  s.temperature = in.bits();
+  s.top_p = in.bits();
+  s.top_k = in.number();
+  s.min_p = in.bits();
+  s.seed = in.number64();
+  s.choice = in.number();
+  s.completion_tokens_max = in.number();
+  s.ignore_stop = in.flag();
+  s.stop_tokens = in.numbers();
+  s.repetition_penalty = in.bits();
+  s.presence_penalty = in.bits();
+  s.frequency_penalty = in.bits();
+  s.logprobs = in.flag();
+  s.top_logprobs = in.number();
+  const std::vector<std::uint32_t> tokens = in.numbers(), biases = in.numbers();
+  if (tokens.size() != biases.size()) in.fail();
+  for (std::size_t i = 0; i < std::min(tokens.size(), biases.size()); ++i) s.logit_bias.push_back({tokens[i], std::bit_cast<float>(biases[i])});
+  return s;
+}
+
 }  // namespace
 
 std::vector<std::uint32_t> to_words(const LoggedSubmit& submit) {
-  const SamplingParameters& s = submit.sampling;
   WordWriter out;
   out.text(submit.client_id);
   out.text(submit.request_id);
@@ -113,15 +169,14 @@ std::vector<std::uint32_t> to_words(const LoggedSubmit& submit) {
   out.number(submit.trace_top_m);
   out.number(submit.traced_cuts_max);
   out.text(submit.tenant);
-  out.bits(s.temperature);
-  out.bits(s.top_p);
-  out.number(s.top_k);
-  out.bits(s.min_p);
-  out.number64(s.seed);
-  out.number(s.choice);
-  out.number(s.completion_tokens_max);
-  out.number(s.ignore_stop ? 1 : 0);
-  out.numbers(s.stop_tokens);
+  out.number(static_cast<std::uint32_t>(submit.priority));
+  out.text(submit.owner);
+  out.number(submit.grammar ? 1 + static_cast<std::uint32_t>(submit.grammar->kind) : 0);
+  out.text(submit.grammar ? submit.grammar->text : "");
+  out.number(submit.has_tools ? 1 : 0);
+  out.texts(submit.stop);
+  out.number(submit.client_stops);
+  write(submit.sampling, out);
   out.numbers(submit.boundaries);
   out.numbers(submit.prompt);
   return out.take();
@@ -130,7 +185,6 @@ std::vector<std::uint32_t> to_words(const LoggedSubmit& submit) {
 std::optional<LoggedSubmit> submit_from_words(std::span<const std::uint32_t> words) {
   WordReader in(words);
   LoggedSubmit submit;
-  SamplingParameters& s = submit.sampling;
   submit.client_id = in.text();
   submit.request_id = in.text();
   submit.raw = in.flag();
@@ -141,15 +195,15 @@ std::optional<LoggedSubmit> submit_from_words(std::span<const std::uint32_t> wor
   submit.trace_top_m = in.number();
   submit.traced_cuts_max = in.number();
   submit.tenant = in.text();
-  s.temperature = in.bits();
-  s.top_p = in.bits();
-  s.top_k = in.number();
-  s.min_p = in.bits();
-  s.seed = in.number64();
-  s.choice = in.number();
-  s.completion_tokens_max = in.number();
-  s.ignore_stop = in.flag();
-  s.stop_tokens = in.numbers();
+  submit.priority = static_cast<std::int32_t>(in.number());
+  submit.owner = in.text();
+  const auto grammar = in.one_of<std::uint32_t>(1 + protocol::wire::grammar_kind_count);
+  std::string grammar_text = in.text();
+  if (grammar > 0) submit.grammar = {static_cast<protocol::wire::GrammarKind>(grammar - 1), std::move(grammar_text)};
+  submit.has_tools = in.flag();
+  submit.stop = in.texts();
+  submit.client_stops = in.number();
+  submit.sampling = read_sampling(in);
   submit.boundaries = in.numbers();
   submit.prompt = in.numbers();
   if (!in.whole() || submit.request_id.empty() || submit.choices == 0 || submit.choices > choices_bound) return std::nullopt;
@@ -162,6 +216,10 @@ std::vector<std::uint32_t> to_words(const LoggedEnd& end) {
   out.number(end.usage.prompt_tokens);
   out.number(end.usage.completion_tokens);
   out.number(end.usage.preemptions);
+  out.number(end.usage.cached_tokens);
+  out.number(static_cast<std::uint32_t>(end.usage.miss));
+  out.number(end.stop_string ? 1 : 0);
+  out.number(end.stop_string.value_or(0));
   out.number(end.error ? 1 : 0);
   if (end.error) {
     out.number(static_cast<std::uint32_t>(end.error->code));
@@ -178,6 +236,11 @@ std::optional<LoggedEnd> end_from_words(std::span<const std::uint32_t> words) {
   end.usage.prompt_tokens = in.number();
   end.usage.completion_tokens = in.number();
   end.usage.preemptions = in.number();
+  end.usage.cached_tokens = in.number();
+  end.usage.miss = in.one_of<PrefixMiss>(prefix_miss_count);
+  const bool stopped = in.flag();
+  const std::uint32_t stop_string = in.number();
+  if (stopped) end.stop_string = stop_string;
   if (in.flag()) {
     end.error.emplace();
     end.error->code = in.one_of<ErrorCode>(error_code_count);

@@ -27,7 +27,14 @@ struct LoggedSubmit {
   std::uint32_t trace_top_m = 0;      // the submit's
   std::uint32_t traced_cuts_max = 0;  // deltas that may come besides those that carry tokens; only where it is traced
 
-  std::string tenant{};  // likewise
+  std::string tenant{};             // the submit's
+  std::int32_t priority = 0;        // likewise
+  std::vector<std::string> stop{};  // likewise: what the client heard of the text depends on it
+  std::uint32_t client_stops = 0;   // so many of them, the first, are the client's own
+  std::string owner{};              // the client's key; "" where clients have none
+  // The submit's, and whether it named tools: a model that may call some may begin otherwise.
+  std::optional<protocol::wire::Grammar> grammar{};
+  bool has_tools = false;
 
   friend bool operator==(const LoggedSubmit&, const LoggedSubmit&) = default;
 };
@@ -37,6 +44,7 @@ struct LoggedEnd {
   FinishReason reason = FinishReason::stop;
   Usage usage;
   std::optional<Error> error;
+  std::optional<std::uint32_t> stop_string{};  // index of the one of the submit's that it came to
 
   friend bool operator==(const LoggedEnd&, const LoggedEnd&) = default;
 };

@@ -15,6 +15,7 @@ std::string to_json(const UsageRecord& record, double price_usd, double unix_sec
   if (tally.reason == FinishReason::error || tally.reason == FinishReason::cancelled) line.add("error", name_of(tally.code));
   line.add("choices", tally.choices).add("prompt_tokens", tally.prompt_tokens).add("completion_tokens", tally.completion_tokens);
   line.add("computed_tokens", tally.computed_tokens).add("recomputed_tokens", tally.recomputed_tokens).add("restored_tokens", tally.restored_tokens);
+  line.add("cached_tokens", tally.cached_tokens);
   line.add("expert_tokens", record.expert_tokens).add("recomputed_expert_tokens", record.recomputed_expert_tokens);
   line.add("preemptions", tally.preemptions);
   line.raw("device_ms", fmt::format("{:.6f}", static_cast<double>(tally.device_ns) * 1e-6));

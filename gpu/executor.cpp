@@ -8,6 +8,7 @@
 #include "gpu/cpu/cpu_executor.hpp"
 #include "gpu/cuda/cuda_executor.hpp"
 #include "gpu/cuda/device_info.hpp"
+#include "gpu/synthetic_executor.hpp"
 
 namespace althing::gpu {
 namespace {
@@ -33,6 +34,7 @@ Status check_gpu(std::uint32_t gpu) {
 
 Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const Model> model, const ExecutorConfig& config) {
   if (model == nullptr) return Error{ErrorCode::invalid_argument, "an executor needs a model", "model"};
+  if (config.device == Device::synthetic) return create_synthetic_executor(std::move(model), config);
   if (config.device == Device::cuda) {
     if (config.mirror != nullptr)
       return Error{ErrorCode::unsupported, "the CUDA backend does not copy KV pages yet: set --kv-mirror-mib to 0", "kv-mirror-mib"};

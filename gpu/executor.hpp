@@ -3,6 +3,7 @@
 // Bits depend only on (tokens, weights, build, layout, device): not on chunking, batch neighbours, page placement or preemption.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,9 +25,10 @@
 
 namespace althing::gpu {
 
-enum class Device : std::uint8_t { cpu, cuda };
+// `synthetic` computes nothing (synthetic_executor.hpp).
+enum class Device : std::uint8_t { cpu, cuda, synthetic };
 
-constexpr std::string_view name_of(Device device) { return device == Device::cuda ? "cuda" : "cpu"; }
+constexpr std::string_view name_of(Device device) { return device == Device::cuda ? "cuda" : device == Device::cpu ? "cpu" : "synthetic"; }
 
 // How a backend stores keys and values.
 struct KvFormat {
@@ -44,6 +46,8 @@ Result<KvLayout> kv_layout(const DecoderSpec& spec, std::span<const RankPlacemen
 // How a GPU keeps the weights of attention and head: as in the checkpoint, or as E4M3 with power-of-two scales of 128 x 128 blocks.
 enum class DenseFormat : std::uint8_t { bf16, fp8 };
 
+class SyntheticScript;  // synthetic_script.hpp
+
 struct ExecutorConfig {
   RankPlacement placement;
   KvLayout kv;
@@ -56,6 +60,8 @@ struct ExecutorConfig {
   ExpertControl control{};                 // CPU backend; the same on every rank
   std::shared_ptr<MirrorMemory> mirror{};  // CPU backend: where full pages are copied to; null: nowhere
   bool count_steps = true;                 // StepResult::counts, for all ranks; one rank of a world is enough
+  std::shared_ptr<const SyntheticScript> script{};  // synthetic engine: what it says …
+  std::chrono::microseconds synthetic_step{0};      // … and how long a step takes
 };
 
 // What others may watch. `progress` is for liveness; the rest is for tests and traces, and a backend may leave it out where it says so.

@@ -6,6 +6,9 @@
 #include <string>
 #include <tuple>
 
+#include "scheduler/vocabulary/logprobs.hpp"
+#include "scheduler/vocabulary/token_mask.hpp"
+
 namespace althing::gpu {
 namespace {
 
@@ -18,6 +21,14 @@ Status check_sampling(const SamplingParameters& s) {
   if (!(s.temperature >= 0.0F) || !std::isfinite(s.temperature)) return refuse("temperature", "temperature must be a number of at least 0");
   if (!(s.top_p > 0.0F && s.top_p <= 1.0F)) return refuse("top_p", "top_p must be over 0 and at most 1");
   if (!(s.min_p >= 0.0F && s.min_p <= 1.0F)) return refuse("min_p", "min_p must be between 0 and 1");
+  if (!(s.repetition_penalty > 0.0F) || !std::isfinite(s.repetition_penalty))
+    return refuse("repetition_penalty", "repetition_penalty must be over 0");
+  if (!std::isfinite(s.presence_penalty)) return refuse("presence_penalty", "presence_penalty must be a number");
+  if (!std::isfinite(s.frequency_penalty)) return refuse("frequency_penalty", "frequency_penalty must be a number");
+  // Any more and a finite logit might not stay one.
+  const auto out_of_range = [](const TokenBias& entry) { return !(std::abs(entry.bias) <= 100.0F); };
+  if (std::any_of(s.logit_bias.begin(), s.logit_bias.end(), out_of_range)) return refuse("logit_bias", "biases must be between -100 and 100");
+  if (s.top_logprobs > logprobs_top_max) return refuse("top_logprobs", "at most " + text(logprobs_top_max) + " logprobs of a draw are told");
   return Ok{};
 }
 
@@ -31,6 +42,7 @@ Result<RowTable::Staged> RowTable::check(const StepPlan& plan) const {
   if (auto s = check_base(plan); !s) return s.error();
   if (auto s = stage_rows(plan, staged); !s) return s.error();
   if (auto s = stage_pages(plan, staged); !s) return s.error();
+  if (auto s = check_kept(plan); !s) return s.error();
   if (auto s = check_scrub(plan); !s) return s.error();
   if (auto s = check_mirror(plan, staged); !s) return s.error();
   if (auto s = check_work(plan, staged); !s) return s.error();
@@ -88,8 +100,24 @@ Status RowTable::stage_rows(const StepPlan& plan, Staged& staged) const {
     row.dp_group = setup.dp_group;
     row.trace_top_m = setup.trace_top_m;
     row.pages.resize(bounds_.kv.groups.size());
+    if (auto s = stage_seen(setup, row); !s) return s;
     staged.rows[setup.row.value] = std::move(row);
   }
+  return Ok{};
+}
+
+// Penalties without the tokens that they are about would be wrong without a sign.
+Status RowTable::stage_seen(const RowSetup& setup, RowState& row) const {
+  if (!setup.sampling.penalizes()) return Ok{};
+  const std::string where = "row " + text(setup.row.value) + " has penalties and comes with " + text(setup.tokens.size()) + " tokens, ";
+  if (setup.tokens.empty() || setup.tokens.size() > bounds_.context_tokens_max)
+    return refuse("set", where + "where 1 to " + text(bounds_.context_tokens_max) + " are needed");
+  if (setup.prompt_count > setup.tokens.size()) return refuse("set", where + "fewer than the " + text(setup.prompt_count) + " of its prompt");
+  for (const TokenId token : setup.tokens)
+    if (token >= bounds_.vocabulary)
+      return refuse("set", where + "of which " + text(token) + " is not in the vocabulary of " + text(bounds_.vocabulary));
+  row.seen = std::make_shared<SeenTokens>(setup.tokens, setup.prompt_count);
+  row.next_draw = row.seen->length();
   return Ok{};
 }
 
@@ -117,6 +145,21 @@ Status RowTable::stage_pages(const StepPlan& plan, Staged& staged) const {
         return refuse("pages", "page " + text(page.value) + " does not exist, there are " + text(bounds_.kv.page_count));
     table.resize(grant.first, no_page);
     table.insert(table.end(), grant.pages.begin(), grant.pages.end());
+  }
+  return Ok{};
+}
+
+// Others read these pages too: a row may begin behind them, and nowhere else.
+Status RowTable::check_kept(const StepPlan& plan) const {
+  for (const PageGrant& grant : plan.pages) {
+    if (!grant.kept) continue;
+    const std::string where = "row " + text(grant.row.value) + " is granted pages that others have";
+    const auto sets = [&](const RowSetup& setup) { return setup.row == grant.row; };
+    if (std::none_of(plan.set.begin(), plan.set.end(), sets)) return refuse("pages", where + " after it was set");
+    const std::uint64_t end = (grant.first + std::uint64_t{grant.pages.size()}) * bounds_.kv.groups[grant.group].tokens_per_page;
+    for (const RowWork& work : plan.work)
+      if (work.row == grant.row && work.start < end)
+        return refuse("start", where + " up to position " + text(end) + ", and it starts at " + text(work.start));
   }
   return Ok{};
 }
@@ -171,7 +214,7 @@ Status RowTable::check_mirror_page(const char* field, const MirrorPage& page) co
 }
 
 Status RowTable::check_work(const StepPlan& plan, const Staged& staged) const {
-  std::uint64_t tokens = 0;
+  std::uint64_t tokens = 0, draws = 0;
   for (std::size_t i = 0; i < plan.work.size(); ++i) {
     const RowWork& work = plan.work[i];
     if (i > 0 && work.row <= plan.work[i - 1].row) return refuse("work", "work must be ascending by row, row " + text(work.row.value) + " is not");
@@ -179,7 +222,9 @@ Status RowTable::check_work(const StepPlan& plan, const Staged& staged) const {
       return refuse("work", "row " + text(work.row.value) + " has work, and nobody holds it");
     if (auto s = check_item(work, staged_row(staged, work.row)); !s) return s;
     tokens += work.count;
+    draws += work.sample ? work.draws : 0;
   }
+  if (draws > bounds_.rows_max) return refuse("draws", "it has " + text(draws) + " draws, a step makes at most " + text(bounds_.rows_max));
   if (tokens > bounds_.step_tokens_max)
     return refuse("work", "it has " + text(tokens) + " tokens, a step takes at most " + text(bounds_.step_tokens_max));
   return Ok{};
@@ -200,6 +245,16 @@ Status RowTable::check_item(const RowWork& work, const RowState& row) const {
                                   (row.drawn ? "was for " + text(row.drawn_position) : std::string("does not exist")));
   } else if (work.tokens.size() != work.count) {
     return refuse("tokens", where + text(work.tokens.size()) + " tokens are given for " + text(work.count) + " positions");
+  }
+  if (work.sample && (work.draws == 0 || work.draws > work.count))
+    return refuse("draws", where + text(work.draws) + " draws from the logits of " + text(work.count) + " tokens");
+  if (work.sample && row.seen && work.draws > 1)
+    return refuse("draws", where + text(work.draws) + " draws in one step, and its penalties change with each");
+  if (work.sample && row.seen && end != row.next_draw)
+    return refuse("sample", where + "it is to draw for position " + text(end) + ", and what its penalties know ends at " + text(row.next_draw));
+  if (!work.mask.empty()) {
+    if (!work.sample) return refuse("mask", where + "it has a mask and draws nothing");
+    if (const auto mask = decode_mask(work.mask, bounds_.vocabulary); !mask) return refuse("mask", where + mask.error().message);
   }
   for (const TokenId token : work.tokens)
     if (token >= bounds_.vocabulary)

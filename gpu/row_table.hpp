@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
+#include "gpu/seen_tokens.hpp"
 #include "scheduler/vocabulary/errors.hpp"
 #include "scheduler/vocabulary/kv_layout.hpp"
 #include "scheduler/vocabulary/limits.hpp"
@@ -28,6 +30,17 @@ struct RowState {
   bool drawn = false;
   std::uint32_t drawn_position = 0;
   TokenId drawn_token = 0;
+  std::shared_ptr<SeenTokens> seen;  // null where nothing is penalized; changed by draws only, which copies of the row that are staged do not make
+  std::uint32_t next_draw = 0;       // of a row with penalties: the position that the next draw must be for
+
+  // The row's work of a step is computed, or on its way.
+  void advance(const RowWork& work) {
+    started = true;
+    length = work.start + work.count;
+    drawn = work.sample;
+    drawn_position = length;
+    if (work.sample) next_draw = length + 1;
+  }
 };
 
 class RowTable {
@@ -61,7 +74,9 @@ class RowTable {
  private:
   Status check_base(const StepPlan& plan) const;
   Status stage_rows(const StepPlan& plan, Staged& staged) const;
+  Status stage_seen(const RowSetup& setup, RowState& row) const;
   Status stage_pages(const StepPlan& plan, Staged& staged) const;
+  Status check_kept(const StepPlan& plan) const;
   Status check_scrub(const StepPlan& plan) const;
   Status check_mirror(const StepPlan& plan, const Staged& staged) const;
   Status check_slot(const SlotOfGroup& place) const;

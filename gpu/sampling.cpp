@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace althing::gpu {
@@ -21,10 +22,16 @@ bool all_finite(std::span<const float> logits) {
   return finite;
 }
 
-TokenId argmax(std::span<const float> logits) {
+bool takes_part(std::span<const std::uint32_t> legal, TokenId token) { return legal.empty() || is_legal(legal, token); }
+
+TokenId argmax(std::span<const float> logits, std::span<const std::uint32_t> legal) {
   TokenId best = 0;
-  for (TokenId token = 1; token < logits.size(); ++token)
-    if (logits[token] > logits[best]) best = token;
+  bool found = legal.empty();
+  for (TokenId token = 0; token < logits.size(); ++token) {
+    if (!takes_part(legal, token) || (found && !(logits[token] > logits[best]))) continue;
+    best = token;
+    found = true;
+  }
   return best;
 }
 
@@ -53,11 +60,53 @@ void keep_top_p(std::vector<Candidate>& kept, double top_p, double temperature, 
   }
 }
 
+// A penalty near 0 could divide beyond what a float holds, and an honest logit would look like a broken one.
+float kept_finite(double adjusted, float before) {
+  constexpr double most = std::numeric_limits<float>::max();
+  return static_cast<float>(std::isfinite(before) ? std::clamp(adjusted, -most, most) : adjusted);
+}
+
 }  // namespace
 
-std::optional<TokenId> draw(std::span<const float> logits, const SamplingParameters& parameters, std::uint32_t position) {
+void adjust(std::span<float> logits, const SamplingParameters& parameters, std::span<const SeenToken> seen) {
+  if (parameters.penalizes()) {
+    const double repetition = parameters.repetition_penalty, presence = parameters.presence_penalty, frequency = parameters.frequency_penalty;
+    for (const SeenToken& entry : seen) {
+      if (entry.token >= logits.size()) continue;
+      float& logit = logits[entry.token];
+      double value = logit > 0 ? logit / repetition : logit * repetition;
+      if (entry.output_count > 0) value = value - frequency * entry.output_count - presence;
+      logit = kept_finite(value, logit);
+    }
+  }
+  for (const TokenBias& entry : parameters.logit_bias)
+    if (entry.token < logits.size()) logits[entry.token] += entry.bias;
+}
+
+TokenLogprobs logprobs_of(std::span<const float> logits, TokenId chosen, std::uint32_t top_count, std::span<const std::uint32_t> legal) {
+  const double highest = logits[argmax(logits, legal)];
+  double sum = 0;
+  for (TokenId token = 0; token < logits.size(); ++token)
+    if (takes_part(legal, token)) sum += std::exp(logits[token] - highest);
+  const double normaliser = highest + std::log(sum);
+  constexpr double least = std::numeric_limits<float>::lowest();
+  const auto logprob_of = [&](TokenId token) { return static_cast<float>(std::max(least, logits[token] - normaliser)); };
+  TokenLogprobs told{chosen, logprob_of(chosen), {}};
+  if (top_count == 0) return told;
+  std::vector<Candidate> all;
+  all.reserve(logits.size());
+  for (TokenId token = 0; token < logits.size(); ++token)
+    if (takes_part(legal, token)) all.push_back({logits[token], token});
+  const std::size_t count = std::min<std::size_t>(top_count, all.size());
+  sort_front(all, count);
+  for (std::size_t i = 0; i < count; ++i) told.top.push_back({all[i].token, logprob_of(all[i].token)});
+  return told;
+}
+
+std::optional<TokenId> draw(std::span<const float> logits, const SamplingParameters& parameters, std::uint32_t position,
+                            std::span<const std::uint32_t> legal) {
   if (!all_finite(logits)) return std::nullopt;
-  const TokenId best = argmax(logits);
+  const TokenId best = argmax(logits, legal);
   if (parameters.temperature == 0.0F) return best;
   const double temperature = parameters.temperature;
   const float highest = logits[best];
@@ -68,7 +117,7 @@ std::optional<TokenId> draw(std::span<const float> logits, const SamplingParamet
   const double floor = parameters.min_p > 0.0F ? double{highest} + temperature * std::log(double{parameters.min_p}) : -INFINITY;
   const bool whole = parameters.top_p < 1.0F;
   for (TokenId token = 0; token < logits.size(); ++token)
-    if (whole || logits[token] >= floor) kept.push_back({logits[token], token});
+    if (takes_part(legal, token) && (whole || logits[token] >= floor)) kept.push_back({logits[token], token});
   if (parameters.top_k != 0 && parameters.top_k < kept.size()) {
     std::nth_element(kept.begin(), kept.begin() + parameters.top_k, kept.end(), before);
     kept.resize(parameters.top_k);

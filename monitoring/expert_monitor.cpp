@@ -57,6 +57,8 @@ ExpertView ExpertMonitor::State::view(double seconds, bool with_cells) const {
   view.first_epoch = first_epoch;
   view.steps = totals.steps();
   view.tokens = totals.tokens();
+  view.expert_bytes = totals.copies_met() * config.weights.expert;
+  view.weight_bytes = view.expert_bytes + totals.steps() * config.weights.rest_of_model;
   view.whole_window = window.whole();
   view.window = window.tokens();
   view.rank_tokens = totals.rank_tokens();

@@ -15,11 +15,18 @@
 
 namespace althing::monitoring {
 
+// What steps read of the weights, by arithmetic; in bytes, as they are kept while serving.
+struct WeightSizes {
+  std::uint64_t expert = 0;         // one copy of an expert in one layer
+  std::uint64_t rest_of_model = 0;  // all that a step of the full grid reads besides, on all its ranks
+};
+
 struct ExpertMonitorConfig {
   ExpertGrid grid;
   double capacity_factor = 1.25;      // of the mean: an expert that takes more is saturated
   bool all_experts = false;           // the tier with a series an expert
   std::uint32_t series_max = 20'000;  // on that page
+  WeightSizes weights{};
 };
 
 struct ExpertPage {

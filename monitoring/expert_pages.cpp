@@ -131,6 +131,9 @@ void add_experts(PageText& page, const ExpertView& view, const std::vector<LoadF
   page.family("althing_expert_top_share_ratio", "gauge", "Part of the window's tokens that the k hottest experts took.");
   for (std::uint32_t layer = 0; layer < layers; ++layer)
     for (const std::uint32_t k : top_counts) page.sample({{"layer", layer}, {"k", k}}, top_share(layer_of(view.window, layer, view.grid.experts), k));
+  page.family("althing_expert_weight_bytes_total", "counter",
+              "Bytes of experts' weights that steps read: copies of experts that they met, times the size of one. Computed, not measured.");
+  page.sample({}, view.expert_bytes);
 }
 
 void add_ranks(PageText& page, const ExpertView& view) {
@@ -159,6 +162,11 @@ void add_router(PageText& page, const ExpertView& view) {
            [&](std::uint32_t l) { return view.router[l].logit_variance; });
   by_layer(page, layers, "althing_router_top1_margin", "Largest router logit over the second, mean over the window's tokens.",
            [&](std::uint32_t l) { return view.router[l].top1_margin; });
+}
+
+void add_weights(PageText& page, const ExpertView& view) {
+  page.family("althing_weight_bytes_total", "counter", "Bytes of weights that steps read, on all ranks together. Computed, not measured.");
+  page.sample({}, view.weight_bytes);
 }
 
 std::vector<LoadFigures> loads_of(const ExpertView& view) {
@@ -224,6 +232,7 @@ ExpertPage summary_page(const ExpertView& view) {
   add_experts(page, view, loads_of(view));
   add_ranks(page, view);
   add_router(page, view);
+  add_weights(page, view);
   return page.take();
 }
 

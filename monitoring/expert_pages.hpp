@@ -18,6 +18,7 @@ struct ExpertView {
   ExpertGrid grid;
   std::uint64_t epoch = 0, first_epoch = 0;  // the newest that is counted, and the first: what an older one computed, another process has counted
   std::uint64_t steps = 0, tokens = 0;       // counted with steps
+  std::uint64_t expert_bytes = 0, weight_bytes = 0;  // that those steps read: of experts, and in all
   bool whole_window = false;
   std::vector<std::uint64_t> window;       // (layers, experts)
   std::vector<std::uint64_t> rank_window;  // (layers, ranks)

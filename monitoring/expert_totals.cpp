@@ -41,6 +41,7 @@ bool ExpertTotals::add(const StepCounts& step) {
     diverted_[l].dropped += diverted.dropped;
     diverted_[l].omitted += diverted.omitted;
     for (const ExpertCount& count : step.layers[l].experts) {
+      if (count.tokens > 0) ++met_;
       expert_tokens_[l * grid_.experts + count.expert] += count.tokens;
       gate_weights_[l * grid_.experts + count.expert].add(count.gate_weight);
       rank_tokens_[l * grid_.ranks + places_[count.expert][count.copy].rank] += count.tokens;

@@ -60,11 +60,12 @@ class ExpertTotals {
   const ExpertGrid& grid() const { return grid_; }
   const ExpertPlaces& places() const { return places_; }
   std::uint64_t steps() const { return steps_; }
-  std::uint64_t tokens() const { return computed_; }                                                 // of those steps
-  const std::vector<std::uint64_t>& expert_tokens() const { return expert_tokens_; }                 // (layers, experts)
-  const std::vector<FixedSum>& gate_weights() const { return gate_weights_; }                        // likewise
-  const std::vector<DivertedPairs>& diverted() const { return diverted_; }                           // by layer
-  const std::vector<std::uint64_t>& rank_tokens() const { return rank_tokens_; }                     // (layers, ranks)
+  std::uint64_t tokens() const { return computed_; }                                  // of those steps
+  std::uint64_t copies_met() const { return met_; }                                   // copies of experts, summed over steps and layers
+  const std::vector<std::uint64_t>& expert_tokens() const { return expert_tokens_; }  // (layers, experts)
+  const std::vector<FixedSum>& gate_weights() const { return gate_weights_; }         // likewise
+  const std::vector<DivertedPairs>& diverted() const { return diverted_; }            // by layer
+  const std::vector<std::uint64_t>& rank_tokens() const { return rank_tokens_; }      // (layers, ranks)
   const std::map<SlotKey, std::vector<std::uint64_t>>& slot_tokens() const { return slot_tokens_; }  // by layer
 
  private:
@@ -72,7 +73,7 @@ class ExpertTotals {
 
   ExpertGrid grid_;
   ExpertPlaces places_;
-  std::uint64_t steps_ = 0, computed_ = 0;
+  std::uint64_t steps_ = 0, computed_ = 0, met_ = 0;
   std::vector<std::uint64_t> expert_tokens_, rank_tokens_;
   std::vector<FixedSum> gate_weights_;
   std::vector<DivertedPairs> diverted_;

@@ -35,9 +35,9 @@ constexpr std::array<std::string_view, 5> failure_causes = {"exit", "frozen", "s
 constexpr std::array<std::string_view, 8> recoveries_by = {"respawn", "spare", "replica", "shrink", "grow", "start", "epoch", "other"};
 constexpr std::array<std::string_view, 6> fault_causes = {"exit", "frozen", "stuck", "stalled", "error", "other"};
 constexpr std::array<std::string_view, 6> phase_names = {"detect", "agree", "weights", "join", "recompute", "resume"};
-constexpr std::array<std::string_view, 6> mirror_fates = {"copied", "skipped", "restored", "missing", "corrupt", "no_room"};
-constexpr std::size_t mirror_rank_fates = 5;  // those that ranks count
 constexpr std::array<std::string_view, 2> record_outcomes = {"written", "lost"};
+constexpr std::array<std::string_view, 3> handshake_results = {"accepted", "denied", "malformed"};
+constexpr std::array<std::string_view, 2> read_outcomes = {"taken", "refused"};
 constexpr std::size_t model_name_max = 64;
 constexpr std::array<std::string_view, 2> page_paths = {"/metrics", "/metrics/experts"};
 
@@ -75,6 +75,16 @@ std::vector<Gauge*> gauges(Registry& registry, const char* name, const char* hel
   std::vector<Gauge*> all;
   for (std::size_t i = 0; i < count; ++i) all.push_back(&family.Add({{label, std::string(name_of_index(i))}}));
   return all;
+}
+std::vector<Histogram*> phase_histograms(Registry& registry) {
+  auto& phases = prometheus::BuildHistogram().Name("althing_recovery_phase_seconds").Help("What recoveries consisted of.").Register(registry);
+  std::vector<Histogram*> all;
+  for (const std::string_view phase : phase_names) all.push_back(&phases.Add({{"phase", std::string(phase)}}, phase_bounds()));
+  return all;
+}
+std::vector<Counter*> repair_counters(Registry& registry, const std::vector<std::string>& kinds) {
+  return counters(registry, "althing_harmony_repairs_total", "Times that malformed output of the model was mended.", "kind", kinds.size(),
+                  [&](std::size_t i) { return kinds[i]; });
 }
 
 std::string number_name(std::size_t i) { return std::to_string(i); }
@@ -134,14 +144,25 @@ std::vector<Counter*> fault_counters(prometheus::Registry& registry) {
 
 }  // namespace
 
+struct ClientCounters {
+  explicit ClientCounters(Registry& registry)
+      : sessions(gauge(registry, "althing_sessions", "Clients connected.")),
+        door_closed(counter(registry, "althing_door_closed_total", "Times that no descriptor was left for clients.")),
+        handshakes(counters(registry, "althing_zap_requests_total", "Handshakes of clients with keys that were decided about.", "result",
+                            handshake_results.size(), [](std::size_t i) { return handshake_results[i]; })),
+        list_reads(counters(registry, "althing_allow_list_reads_total", "Times that the list of keys had changed and was read again.", "outcome",
+                            read_outcomes.size(), [](std::size_t i) { return read_outcomes[i]; })) {}
+  Gauge& sessions;
+  Counter& door_closed;
+  std::vector<Counter*> handshakes, list_reads;  // by handshake_results, read_outcomes
+};
+
 struct Metrics::State {
   explicit State(const MetricsConfig& config);
   bool seconds_ok(double seconds);
   void observe(Histogram& target, double seconds);
-
   const std::uint32_t ranks;
   Registry registry;
-
   // Requests.
   Counter &accepted, &prompt_tokens, &generation_tokens;
   std::vector<Counter*> finished, rejected, request_errors;  // by FinishReason, ErrorCode, ErrorCode
@@ -151,6 +172,7 @@ struct Metrics::State {
   Counter& step_tokens;
   Gauge &running, &waiting, &kv_blocks, &kv_blocks_used;
   Counter& preemptions;
+  Counter& preemptions_for_share;
   std::atomic<std::uint64_t> preemptions_seen{0};
   // Ranks and membership.
   std::vector<Gauge*> states, rank_up, last_step;  // by ServerState, rank, rank
@@ -163,17 +185,15 @@ struct Metrics::State {
   std::vector<Counter*> faults;  // by fault_causes and recoveries_by
   Gauge &spares, &quarantined, &degraded;
   std::vector<Histogram*> recovery_phase;  // by phase_names
-  // The KV mirror.
-  std::vector<Counter*> mirror_pages;  // by mirror_fates
-  Gauge& mirror_bytes;
-  Counter &tokens_restored, &tokens_recomputed;
+  KvTotals kv;
   // Accounting.
   Counter &device_seconds, &device_unattributed;
   std::vector<Counter*> usage_records;  // written, lost
   TenantTotals tenants;
   // The edge and the cost of the pages.
   std::vector<Counter*> frames_refused;  // by ErrorCode
-  Gauge& sessions;
+  std::vector<Counter*> repairs;         // by config.repair_kinds
+  ClientCounters clients;
   std::vector<Gauge*> series, scrape_seconds;  // by page_paths
   Counter& reports_refused;
 
@@ -181,7 +201,6 @@ struct Metrics::State {
   mutable std::mutex mutex;
   ServerState state = ServerState::starting;
   Clock::time_point recovering_since;
-  std::vector<std::array<std::uint64_t, mirror_rank_fates>> mirrored;  // by rank, as last heard
 
   ExpertMonitor experts;  // has a lock of its own
 };
@@ -208,6 +227,8 @@ Metrics::State::State(const MetricsConfig& config)
       kv_blocks(gauge(registry, "althing_kv_blocks", "Pages in the KV pool.")),
       kv_blocks_used(gauge(registry, "althing_kv_blocks_used", "Pages of the KV pool in use.")),
       preemptions(counter(registry, "althing_preemptions_total", "Times a running request gave its pages back and waited again.")),
+      preemptions_for_share(
+          counter(registry, "althing_preemptions_for_share_total", "Of these: another tenant had less than its share of rows or pages.")),
       states(gauges(registry, "althing_state", "1 for the state the server is in, 0 for the others.", "state", state_count,
                     [](std::size_t i) { return name_of(static_cast<ServerState>(i)); })),
       rank_up(gauges(registry, "althing_rank_up", "1 while the rank is a member.", "rank", ranks, number_name)),
@@ -224,31 +245,26 @@ Metrics::State::State(const MetricsConfig& config)
       spares(gauge(registry, "althing_spares", "Loaded processes that can take a lost rank's place at once.")),
       quarantined(gauge(registry, "althing_quarantined", "Ranks left out for a while because they died too often.")),
       degraded(gauge(registry, "althing_degraded", "1 while fewer ranks serve than were asked for.")),
-      mirror_pages(counters(registry, "althing_kv_mirror_pages_total", "KV pages and their copies, summed over ranks.", "fate", mirror_fates.size(),
-                            [](std::size_t i) { return mirror_fates[i]; })),
-      mirror_bytes(gauge(registry, "althing_kv_mirror_bytes", "Bytes of KV pages in the mirrors of all ranks.")),
-      tokens_restored(counter(registry, "althing_kv_restored_tokens_total", "Tokens whose lost KV came back from the mirror.")),
-      tokens_recomputed(counter(registry, "althing_kv_recomputed_tokens_total", "Tokens whose lost KV was computed again.")),
+      kv(registry, ranks),
       device_seconds(counter(registry, "althing_device_seconds_total", "Time of accepted steps times the ranks that took part.")),
       device_unattributed(counter(registry, "althing_device_unattributed_seconds_total", "Of althing_device_seconds_total, for no request.")),
       usage_records(counters(registry, "althing_usage_records_total", "Lines of the usage log.", "outcome", record_outcomes.size(),
                              [](std::size_t i) { return record_outcomes[i]; })),
       tenants(registry, config.tenants_max),
       frames_refused(counters(registry, "althing_frames_refused_total", "Client frames that were refused.", "reason", error_code_count, error_name)),
-      sessions(gauge(registry, "althing_sessions", "Clients connected.")),
+      clients(registry),
       series(gauges(registry, "althing_series", "Series on the page.", "path", page_paths.size(), [](std::size_t i) { return page_paths[i]; })),
       scrape_seconds(gauges(registry, "althing_scrape_seconds", "Time the previous scrape of the page took.", "path", page_paths.size(),
                             [](std::size_t i) { return page_paths[i]; })),
       reports_refused(counter(registry, "althing_reports_refused_total", "Numbers given to the metrics that could not be.")),
-      mirrored(ranks),
       experts({{config.ranks, config.layers, config.experts, config.experts_per_token},
                config.expert_capacity_factor,
                config.expert_metrics,
-               config.expert_series_max}) {
+               config.expert_series_max,
+               config.weights}) {
   register_build_info(registry, config);
-  auto& phases =
-      prometheus::BuildHistogram().Name("althing_recovery_phase_seconds").Help("What recoveries from faults consisted of.").Register(registry);
-  for (const std::string_view phase : phase_names) recovery_phase.push_back(&phases.Add({{"phase", std::string(phase)}}, phase_bounds()));
+  repairs = repair_counters(registry, config.repair_kinds);
+  recovery_phase = phase_histograms(registry);
   states[static_cast<std::size_t>(state)]->Set(1);
   std::size_t count = experts.summary(now()).series;
   for (const auto& family : registry.Collect())
@@ -287,6 +303,11 @@ void Metrics::request_accepted(std::uint32_t prompt_tokens) {
   state_->prompt_tokens.Increment(prompt_tokens);
 }
 
+ServerState Metrics::state() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->state;
+}
+
 void Metrics::request_rejected(ErrorCode code) { state_->rejected[static_cast<std::size_t>(code)]->Increment(); }
 
 void Metrics::request_finished(FinishReason reason, ErrorCode code, double seconds) {
@@ -320,6 +341,8 @@ void Metrics::scheduler(std::uint32_t running, std::uint32_t waiting, std::uint3
   if (preemptions_total > seen) state_->preemptions.Increment(static_cast<double>(preemptions_total - seen));
 }
 
+void Metrics::preempted_for_share() { state_->preemptions_for_share.Increment(); }
+
 void Metrics::expert_layout(std::uint64_t epoch, ExpertPlaces places) {
   if (!state_->experts.layout(epoch, std::move(places))) state_->reports_refused.Increment();
 }
@@ -332,26 +355,25 @@ void Metrics::expert_tokens(std::uint32_t rank, std::span<const std::uint64_t> l
   if (!state_->experts.report(rank, layer_major_tokens, now())) state_->reports_refused.Increment();
 }
 
-void Metrics::mirror(const Mirror& mirror) {
+void Metrics::mirror(const KvTotals::Mirror& mirror) {
   const std::lock_guard lock(state_->mutex);
-  state_->mirror_bytes.Set(static_cast<double>(mirror.bytes_used));
-  const auto raise = [](Counter& counter, std::uint64_t total) {
-    const double gained = static_cast<double>(total) - counter.Value();
-    if (gained > 0) counter.Increment(gained);
-  };
-  raise(*state_->mirror_pages.back(), mirror.pages_unmirrored);
-  raise(state_->tokens_restored, mirror.tokens_restored);
-  raise(state_->tokens_recomputed, mirror.tokens_recomputed);
+  state_->kv.mirror(mirror);
+}
+
+void Metrics::prefixes(const KvTotals::Prefixes& prefixes) {
+  const std::lock_guard lock(state_->mutex);
+  state_->kv.prefixes(prefixes);
+}
+
+void Metrics::guesses(const KvTotals::Guesses& guesses) {
+  const std::lock_guard lock(state_->mutex);
+  state_->kv.guesses(guesses);
 }
 
 void Metrics::mirror_pages(std::uint32_t rank, std::span<const std::uint64_t> counts) {
-  if (rank >= state_->ranks || (!counts.empty() && counts.size() != mirror_rank_fates)) return state_->reports_refused.Increment();
+  if (rank >= state_->ranks || (!counts.empty() && counts.size() != KvTotals::rank_fates)) return state_->reports_refused.Increment();
   const std::lock_guard lock(state_->mutex);
-  for (std::size_t fate = 0; fate < counts.size(); ++fate) {
-    std::uint64_t& seen = state_->mirrored[rank][fate];
-    state_->mirror_pages[fate]->Increment(static_cast<double>(counts[fate] >= seen ? counts[fate] - seen : counts[fate]));
-    seen = counts[fate];
-  }
+  state_->kv.rank_pages(rank, counts);
 }
 
 void Metrics::rank_up(std::uint32_t rank, bool up) {
@@ -366,7 +388,7 @@ void Metrics::rank_failed(std::uint32_t rank, std::string_view cause) {
   const auto known = std::find(failure_causes.begin(), failure_causes.end() - 1, cause);
   state_->rank_failures[static_cast<std::size_t>(known - failure_causes.begin())]->Increment();
   state_->experts.rank_lost(rank);
-  state_->mirrored[rank] = {};
+  state_->kv.rank_failed(rank);
 }
 
 void Metrics::membership(std::uint32_t spares, std::uint32_t quarantined, bool degraded) {
@@ -400,8 +422,14 @@ void Metrics::tenant_usage(std::string_view tenant, const TenantUsage& usage) {
   state_->series.front()->Increment(static_cast<double>(state_->tenants.add(tenant, usage)));
 }
 void Metrics::usage_record(bool written) { state_->usage_records[written ? 0 : 1]->Increment(); }
+void Metrics::repaired(std::size_t kind, std::uint32_t count) {
+  if (kind < state_->repairs.size()) state_->repairs[kind]->Increment(count);
+}
+void Metrics::handshake(std::size_t result) { state_->clients.handshakes[std::min(result, handshake_results.size() - 1)]->Increment(); }
+void Metrics::allow_list_read(bool taken) { state_->clients.list_reads[taken ? 0 : 1]->Increment(); }
 void Metrics::frame_refused(ErrorCode code) { state_->frames_refused[static_cast<std::size_t>(code)]->Increment(); }
-void Metrics::sessions(std::uint32_t open) { state_->sessions.Set(open); }
+void Metrics::door_closed() { state_->clients.door_closed.Increment(); }
+void Metrics::sessions(std::uint32_t open) { state_->clients.sessions.Set(open); }
 
 void Metrics::progress(std::uint32_t rank, double unix_seconds) {
   if (rank >= state_->ranks) return state_->reports_refused.Increment();
@@ -459,7 +487,6 @@ ExpertPage Metrics::scrape_experts() const {
   state_->scrape_seconds.back()->Set(now() - start);
   return page;
 }
-
 std::string Metrics::usage_json() const { return state_->tenants.json(); }
 std::string Metrics::experts_json() const { return state_->experts.json(now()); }
 

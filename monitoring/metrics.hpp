@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "monitoring/expert_monitor.hpp"
+#include "monitoring/kv_totals.hpp"
 #include "monitoring/tenant_totals.hpp"
 #include "monitoring/traffic_window.hpp"
 #include "scheduler/vocabulary/errors.hpp"
@@ -29,6 +30,8 @@ struct MetricsConfig {
   bool expert_metrics = false;  // the page with a series an expert
   std::uint32_t expert_series_max = 20'000;
   std::uint32_t tenants_max = 50;  // with series of their own
+  WeightSizes weights{};
+  std::vector<std::string> repair_kinds{};  // of malformed output; labels
 };
 
 // silent: every rank is there, but one of them, or the scheduler, shows no progress, so nothing may be promised.
@@ -48,6 +51,7 @@ class Metrics {
 
   // recovering → ready also counts a recovery and how long it took, unless nothing was lost, and the membership has only grown.
   void state(ServerState state, bool grown = false);
+  ServerState state() const;
   void request_accepted(std::uint32_t prompt_tokens);
   void request_rejected(ErrorCode code);
   void request_finished(FinishReason reason, ErrorCode code, double seconds);  // code is used when reason is error or cancelled
@@ -58,6 +62,7 @@ class Metrics {
   void step(double seconds, std::uint32_t tokens);  // one engine step, from plan to result
   void scheduler_step(double seconds);              // time the core itself took for one event
   void scheduler(std::uint32_t running, std::uint32_t waiting, std::uint32_t pages_used, std::uint32_t pages_total, std::uint64_t preemptions_total);
+  void preempted_for_share();  // of the preemptions above: another tenant had less than its share
   // A new membership: steps that are counted from now on were computed by experts in these places.
   void expert_layout(std::uint64_t epoch, ExpertPlaces places);
   // StepResult::counts of a step that the scheduler accepted, each once.
@@ -65,14 +70,9 @@ class Metrics {
   // Where results carry no counts: cumulative counts of the tokens that this rank's own experts took, (layers, experts), since its process started.
   // Counters stay monotone across restarts of the rank: a smaller count, or the first report after rank_failed, starts a new run.
   void expert_tokens(std::uint32_t rank, std::span<const std::uint64_t> layer_major_tokens);
-  // The KV mirror as the scheduler sees it. Cumulative, but for the bytes.
-  struct Mirror {
-    std::uint64_t bytes_used = 0;        // on all ranks
-    std::uint64_t pages_unmirrored = 0;  // for which it had no room
-    std::uint64_t tokens_restored = 0;   // that came back and need not be computed again
-    std::uint64_t tokens_recomputed = 0;
-  };
-  void mirror(const Mirror& mirror);
+  void mirror(const KvTotals::Mirror& mirror);
+  void prefixes(const KvTotals::Prefixes& prefixes);
+  void guesses(const KvTotals::Guesses& guesses);
   // Cumulative counts of this rank's pages since its process started: copied, skipped, restored, missing, corrupt. Monotone like expert_tokens.
   void mirror_pages(std::uint32_t rank, std::span<const std::uint64_t> counts);
   void rank_up(std::uint32_t rank, bool up);
@@ -92,7 +92,12 @@ class Metrics {
   void tenant_usage(std::string_view tenant, const TenantUsage& usage);
   void usage_record(bool written);  // its line in the usage log
   void frame_refused(ErrorCode code);
+  // Malformed output was mended `count` times; `kind` is one of config.repair_kinds, others are left out.
+  void repaired(std::size_t kind, std::uint32_t count);
+  void handshake(std::size_t result);  // where clients have keys: 0 let in, 1 turned away, 2 a question that could not be read
+  void allow_list_read(bool taken);    // it had changed; false: it was wrong, and the one before stays
   void sessions(std::uint32_t open);
+  void door_closed();  // no descriptors were left for connections of clients
   void progress(std::uint32_t rank, double unix_seconds);
 
   // What the live page shows of all this.

@@ -60,7 +60,19 @@ struct Submit {
   traceTopM @8 :UInt32;
   # Deltas also tell where tokens were routed, with so many of the router's largest logits of each token and layer. 0: they do not.
   tenant @9 :Text;
-  # Whose request it is, for accounting: 1 to 64 of A-Z a-z 0-9 . _ -. Null or empty: "default".
+  # Whose request it is, for accounting and a fair share: 1 to 64 of A-Z a-z 0-9 . _ -. Null or empty: "default".
+  priority @10 :Int32;
+  # Among the requests of its tenant, -4 to 4: the higher goes first.
+  grammar :union {
+    # What the answer is held to: the text of the final channel, or all of it where the chat format has no channels.
+    none @11 :Void;
+    jsonSchema @12 :Text;
+    # JSON text.
+    jsonObject @13 :Void;
+    # Any JSON object.
+    regex @14 :Text;
+    # The whole text is the expression's.
+  }
 }
 
 struct Sampling {
@@ -95,9 +107,42 @@ struct Sampling {
     # At least 1.
   }
   ignoreStop @12 :Bool;
-  # Go on to completionTokensMax whatever is generated.
+  # Tokens that end a turn do not end it. Stop strings and stopTokens do.
   n @13 :UInt32 = 1;
   # So many completions (choices) of the same prompt, in one stream. At least 1.
+  repetitionPenalty :union {
+    unset @14 :Void;
+    value @15 :Float32;
+    # Over 0, up to 10. 1: none.
+  }
+  presencePenalty :union {
+    unset @16 :Void;
+    value @17 :Float32;
+    # -2 to 2. 0: none.
+  }
+  frequencyPenalty :union {
+    unset @18 :Void;
+    value @19 :Float32;
+    # -2 to 2. 0: none.
+  }
+  logprobs :union {
+    unset @20 :Void;
+    # Deltas carry none.
+    value @21 :UInt32;
+    # Each token's, and those of so many most likely tokens: 0 to 20.
+  }
+  logitBias @22 :List(TokenBias);
+  # Each token at most once.
+  stop @23 :List(Text);
+  # Strings of 1 to 256 bytes. A choice ends where one of them stands in its visible text; neither it nor anything behind it is sent.
+  stopTokens @24 :List(UInt32);
+  # A choice ends behind any of these.
+}
+
+struct TokenBias {
+  token @0 :UInt32;
+  bias @1 :Float32;
+  # Added to the token's logit. -100 to 100.
 }
 
 struct Resume {
@@ -126,6 +171,9 @@ struct Message {
   contentType @4 :Text;
   # Null: none. E.g. "<|constrain|>json".
   content @5 :List(Content);
+  tokens @6 :List(UInt32);
+  # Of an assistant's message that this server's model generated: its ids, from behind <|start|>assistant (or with it) to the token that ended it. The
+  # prompt repeats them as they are. They must say what the other members say. Empty: the message is encoded anew.
 }
 
 struct Content {
@@ -243,6 +291,21 @@ struct Delta {
   # Which of the request's n completions all of this belongs to: 0 … n-1.
   routing @3 :List(StepRouting);
   # What was computed for the choice, when it was asked for: in the order of steps.
+  logprobs @4 :List(TokenLogprobs);
+  # One for each token that this delta is made of, when they were asked for.
+}
+
+struct TokenLogprobs {
+  # How likely a token was, before temperature and filters.
+  token @0 :UInt32;
+  logprob @1 :Float32;
+  top @2 :List(TokenLogprob);
+  # The most likely tokens, falling.
+}
+
+struct TokenLogprob {
+  token @0 :UInt32;
+  logprob @1 :Float32;
 }
 
 struct StepRouting {
@@ -331,6 +394,33 @@ struct Done {
   layoutChanged @5 :Bool;
   # Ranks were lost or came back on the way, and some tokens were drawn by ranks that split attention otherwise. Nothing is missing, but the
   # same request may give other tokens another time.
+  stopString @6 :Int32 = -1;
+  # Index of the request's stop string that ended it; -1: none did, or n is over 1.
+  reasoningTokens @7 :UInt32;
+  # Of completionTokens those that were drawn inside of a message on the channel analysis, or on commentary to a recipient. 0 for raw prompts.
+  cachedTokens @8 :UInt32;
+  # Of promptTokens those that were not computed, because their keys and values were there from earlier requests.
+  miss @9 :PrefixMiss;
+  # Why there were no more.
+}
+
+enum PrefixMiss {
+  none @0;
+  # Nothing was missed that could be had.
+  cold @1;
+  # What follows was not there: a new text, or one that nobody may share with this request.
+  evicted @2;
+  # It was there, and made room for others.
+  boundary @3;
+  # It is there, but not what a sliding window needs to go on from its end; from an earlier message's end it is.
+  tenant @4;
+  # Never sent: for the operator's numbers alone.
+  shortPrompt @5;
+  # In JSON "short": the prompt fills no block of pages.
+  traced @6;
+  # A traced request computes every token.
+  disabled @7;
+  # This server shares nothing.
 }
 
 struct ChoiceEnd {
@@ -340,6 +430,8 @@ struct ChoiceEnd {
   preemptions @2 :UInt32;
   error @3 :Failure;
   # Set when the reason is error. Null: none.
+  stopString @4 :Int32 = -1;
+  # Index of the request's stop string that ended it; -1: none did.
 }
 
 enum FinishReason {
@@ -355,6 +447,8 @@ struct Failure {
   # What was wrong, where, and what to do about it.
   field @2 :Text;
   # The field it is about, e.g. "messages[3].role". May be empty.
+  retryAfterMs @3 :UInt32;
+  # When there may be room, where the code is busy. 0: not known.
 }
 
 enum ErrorCode {
@@ -376,9 +470,12 @@ enum ErrorCode {
   nonfinite @14;
   io @15;
   internal @16;
+  denied @17;
 }
 
 struct Pong {
   nonce @0 :UInt64;
   serverInstance @1 :Text;
+  state @2 :Text;
+  # What the server says of itself: starting, ready, silent, recovering or draining. Empty: it does not tell.
 }

@@ -10,12 +10,13 @@
 namespace althing::scheduler {
 namespace {
 
-// Results arrive in the plan's order, so the hint is nearly always right; a result that is not in order is searched.
-const DrawnToken* find_draw(const std::vector<DrawnToken>& drawn, std::size_t hint, const FlightWork& work) {
+// Results arrive in the plan's order, so the hint is nearly always right; a result that is not in order is searched for the index-th of the work.
+const DrawnToken* find_draw(const std::vector<DrawnToken>& drawn, std::size_t hint, const FlightWork& work, std::uint32_t index) {
   const auto fits = [&](const DrawnToken& d) { return d.row == work.row && d.request == work.request; };
-  if (hint < drawn.size() && fits(drawn[hint])) return &drawn[hint];
-  const auto found = std::find_if(drawn.begin(), drawn.end(), fits);
-  return found == drawn.end() ? nullptr : &*found;
+  if (hint + index < drawn.size() && fits(drawn[hint + index])) return &drawn[hint + index];
+  for (const DrawnToken& d : drawn)
+    if (fits(d) && index-- == 0) return &d;
+  return nullptr;
 }
 
 }  // namespace
@@ -29,65 +30,77 @@ void Core::State::commit(const StepResult& result) {
   finish_restores(flight, result.unrestored);
   std::size_t draw_index = 0;
   bool orphaned_nan = false;
+  std::vector<const DrawnToken*> drawn;
   for (const FlightWork& work : flight.work) {
-    const std::size_t hint = draw_index;
-    if (work.sample) ++draw_index;
     if (!work.decode) totals.prompt_tokens += work.count;
-    if (work.sample && (work.sequence == nullptr || !work.sequence->running)) {
-      const DrawnToken* drawn = find_draw(result.drawn, hint, work);
-      orphaned_nan = orphaned_nan || drawn == nullptr || drawn->nonfinite;
-    }
+    drawn.clear();
+    for (std::uint32_t i = 0; work.sample && i < work.draws; ++i) drawn.push_back(find_draw(result.drawn, draw_index, work, i));
+    draw_index += drawn.size();
+    if (work.sequence == nullptr || !work.sequence->running)
+      for (const DrawnToken* one : drawn) orphaned_nan = orphaned_nan || one == nullptr || one->nonfinite;
     if (work.sequence == nullptr) continue;
     Sequence& sequence = *work.sequence;
-    const std::uint32_t end = sequence.starts[0] + work.count;
-    totals.tokens_recomputed += std::min(end, sequence.computed_most) - std::min(sequence.starts[0], sequence.computed_most);
-    sequence.computed_most = std::max(sequence.computed_most, end);
+    const std::uint32_t start = sequence.starts[0];
     --sequence.in_flight;
     sequence.starts[0] = sequence.starts[1];
-    if (sequence.running) slide_windows(sequence);
-    if (!work.sample) continue;
-    --sequence.pending;
-    take_draw(sequence, flight.step, find_draw(result.drawn, hint, work));
+    sequence.pending -= static_cast<std::uint32_t>(drawn.size());
+    if (!sequence.guessed.empty()) {
+      take_verified(sequence, flight.step, drawn);
+      continue;
+    }
+    note_computed(sequence, start, start + work.count);
+    if (drawn.empty()) continue;
+    sequence.pace.drawn();
+    take_draw(sequence, flight.step, drawn[0]);
   }
   if (orphaned_nan) {
     quarantine_released();
+    for (const LeftPage& left : flight.release) books[left.dp_group.value].taint(left.page);
     flight.dirty.insert(flight.dirty.end(), flight.release.begin(), flight.release.end());
     flight.release.clear();
   }
-  for (const auto* pages : {&flight.release, &flight.scrub})
-    for (const LeftPage& left : *pages) release(left);
-  scrub_due.insert(scrub_due.end(), flight.dirty.begin(), flight.dirty.end());
+  for (const LeftPage& left : flight.release) release(left);
+  for (const LeftPage& left : flight.scrub) books[left.dp_group.value].scrubbed(left.page);
+  for (const LeftPage& left : flight.dirty) release(left);
 }
 
-// Appends the token, reports it, and ends the request when it must. `sequence` may be gone afterwards.
-void Core::State::take_draw(Sequence& sequence, StepId step, const DrawnToken* drawn) {
+// These positions hold what the known tokens make of them.
+void Core::State::note_computed(Sequence& sequence, std::uint32_t start, std::uint32_t end) {
+  totals.tokens_recomputed += std::min(end, sequence.computed_most) - std::min(start, sequence.computed_most);
+  sequence.computed_most = std::max(sequence.computed_most, end);
+  if (!sequence.running) return;
+  enter_blocks(sequence, end);
+  slide_windows(sequence);
+}
+
+// Appends the token, reports it, and ends the request when it must. False when `sequence` is gone.
+bool Core::State::take_draw(Sequence& sequence, StepId step, const DrawnToken* drawn) {
   const auto where = [&] { return " in step " + std::to_string(step.value) + " at position " + std::to_string(sequence.known()); };
-  if (drawn == nullptr)
-    return finish(sequence, FinishReason::error,
-                  Error{ErrorCode::internal, "the ranks reported no token for this request" + where() + "; please report this", {}}, Pages::dirty);
+  const auto fail = [&](ErrorCode code, std::string why) {
+    finish(sequence, FinishReason::error, Error{code, std::move(why), {}}, Pages::dirty);
+    return false;
+  };
+  if (drawn == nullptr) return fail(ErrorCode::internal, "the ranks reported no token for this request" + where() + "; please report this");
   if (drawn->nonfinite)
-    return finish(sequence, FinishReason::error,
-                  Error{ErrorCode::nonfinite, "the logits held NaN or infinity" + where() + "; the weights or the hardware may be damaged", {}},
-                  Pages::dirty);
+    return fail(ErrorCode::nonfinite, "the logits held NaN or infinity" + where() + "; the weights or the hardware may be damaged");
   if (drawn->token >= config.vocabulary)
-    return finish(sequence, FinishReason::error,
-                  Error{ErrorCode::internal,
-                        "the ranks drew token " + std::to_string(drawn->token) + where() + ", and ids end at " +
-                            std::to_string(config.vocabulary - 1) + "; please report this",
-                        {}},
-                  Pages::dirty);
-  effects.emplace_back(TokensDrawn{sequence.request, sequence.completion_count(), {drawn->token}});
+    return fail(ErrorCode::internal, "the ranks drew token " + std::to_string(drawn->token) + where() + ", and ids end at " +
+                                         std::to_string(config.vocabulary - 1) + "; please report this");
+  if (sequence.running) prove_blocks(sequence);
+  effects.emplace_back(
+      TokensDrawn{sequence.request, sequence.completion_count(), {drawn->token}, sequence.preemptions, {}, sequence.cached_tokens, sequence.miss});
   sequence.tokens.push_back(drawn->token);
   ++totals.completion_tokens;
-  end_if_complete(sequence);
+  return !end_if_complete(sequence);
 }
 
 // Ends the request when its last token says so; `sequence` is gone then. REQUIRES: a completion token.
-void Core::State::end_if_complete(Sequence& sequence) {
+bool Core::State::end_if_complete(Sequence& sequence) {
   const auto& stops = sequence.sampling.stop_tokens;
-  if (!sequence.sampling.ignore_stop && std::find(stops.begin(), stops.end(), sequence.tokens.back()) != stops.end())
-    return finish(sequence, FinishReason::stop, Error{});
-  if (sequence.completion_count() >= sequence.sampling.completion_tokens_max) finish(sequence, FinishReason::length, Error{});
+  const bool stops_here = !sequence.sampling.ignore_stop && std::find(stops.begin(), stops.end(), sequence.tokens.back()) != stops.end();
+  if (!stops_here && sequence.completion_count() < sequence.sampling.completion_tokens_max) return false;
+  finish(sequence, stops_here ? FinishReason::stop : FinishReason::length, Error{});
+  return true;
 }
 
 // Gives back what neither a step in flight nor any later one reads.
@@ -95,7 +108,7 @@ void Core::State::slide_windows(Sequence& sequence) {
   for (std::size_t g = 0; g < sequence.tables.size(); ++g) {
     PageTable& table = sequence.tables[g];
     const std::uint32_t first = first_page_read(config.kv.groups[g], sequence.oldest_start());
-    for (; table.released < first; ++table.released) pool_of(sequence).release(table.pages[table.released]);
+    for (; table.released < first; ++table.released) release({sequence.dp_group, table.pages[table.released]});
   }
 }
 

@@ -1,6 +1,6 @@
 // The core's front door: which event goes where, the ends of requests, and changes of membership.
 // Invariant: every accepted request passes through finish() exactly once, and every event ends with an attempt to plan, so that there is
-// never work, ranks and a free slot without a step in flight.
+// never work that may be done, ranks and a free slot without a step in flight.
 #include "scheduler/core.hpp"
 
 #include <algorithm>
@@ -58,6 +58,7 @@ Core::~Core() = default;
 
 std::span<const Effect> Core::on(const Event& event) {
   state_->effects.clear();
+  ++state_->event_count;
   state_->dispatch(event);
   state_->plan_steps();
   return state_->effects;
@@ -65,7 +66,7 @@ std::span<const Effect> Core::on(const Event& event) {
 
 std::vector<Core::PoolUse> Core::pools() const {
   std::vector<PoolUse> pools;
-  for (const PagePool& pool : state_->pools) pools.push_back({pool.used(), pool.total()});
+  for (const PageBook& book : state_->books) pools.push_back({book.used(), book.total(), book.cached()});
   return pools;
 }
 
@@ -76,14 +77,23 @@ std::vector<HeldPages> Core::held_pages() const {
   return held;
 }
 
+std::uint64_t Core::page_changes() const {
+  std::uint64_t changes = 0;
+  for (const PageBook& book : state_->books) changes += book.changes();
+  return changes;
+}
+
 CoreStats Core::stats() const {
   const State& s = *state_;
   CoreStats stats = s.totals;
   stats.running = static_cast<std::uint32_t>(s.running.size());
-  stats.waiting = static_cast<std::uint32_t>(s.waiting.size());
-  for (const PagePool& pool : s.pools) {
-    stats.pages_used += pool.used();
-    stats.pages_total += pool.total();
+  stats.waiting = static_cast<std::uint32_t>(s.fair.waiting());
+  stats.tenants = static_cast<std::uint32_t>(s.fair.active());
+  for (const PageBook& book : s.books) {
+    stats.pages_used += book.used();
+    stats.pages_total += book.total();
+    stats.pages_cached += book.cached();
+    stats.prefix_pages_evicted += book.evicted();
   }
   for (const MirrorDirectory& mirror : s.mirrors) {
     stats.mirror_slots_used += mirror.used();
@@ -103,7 +113,8 @@ void Core::State::dispatch(const Event& event) {
   std::visit(Overloaded{[this](const Submitted& e) { submit(e); }, [this](const Cancelled& e) { cancel(e); },
                         [this](const StepDone& e) { commit(e.result); }, [this](const RanksReady& e) { become_ready(e); },
                         [this](const RanksLost& e) { lose(e.epoch); }, [this](const Ticked& e) { tick(e); },
-                        [this](const DrainStarted&) { draining = true; }},
+                        [this](const DrainStarted&) { draining = true; }, [this](const Stopped& e) { stop(e); },
+                        [this](const DrawsReady& e) { allow_draws(e); }},
              event);
 }
 
@@ -112,12 +123,26 @@ void Core::State::cancel(const Cancelled& event) {
   if (found != sequences.end()) finish(*found->second, FinishReason::cancelled, event.error);
 }
 
+// What was drawn behind the end is taken back before anybody counts it. It may have ended by itself meanwhile: then its reader has closed it already.
+void Core::State::stop(const Stopped& event) {
+  const auto found = sequences.find(event.request);
+  if (found == sequences.end()) return;
+  Sequence& sequence = *found->second;
+  sequence.tokens.resize(sequence.prompt_count + std::min(event.completion_tokens, sequence.completion_count()));
+  finish(sequence, FinishReason::stop, Error{});
+}
+
+// It may have ended meanwhile, and its reader not have heard.
+void Core::State::allow_draws(const DrawsReady& event) {
+  const auto found = sequences.find(event.request);
+  if (found != sequences.end()) found->second->draws_ready = std::max(found->second->draws_ready, event.until);
+}
+
 void Core::State::tick(const Ticked& event) {
   if (event.now_ms <= now_ms) return;
   now_ms = event.now_ms;
-  for (auto next = sequences.begin(); next != sequences.end();) {
-    Sequence& sequence = *next++->second;  // finish() erases it
-    if (sequence.deadline_ms == 0 || sequence.deadline_ms > now_ms) continue;
+  while (!deadlines.empty() && deadlines.begin()->first <= now_ms) {
+    Sequence& sequence = *sequences.at(deadlines.begin()->second);  // finish() takes it out
     finish(sequence, FinishReason::error,
            Error{ErrorCode::deadline,
                  "the deadline passed at " + std::to_string(sequence.deadline_ms) + " ms and it is " + std::to_string(now_ms) + " ms, after " +
@@ -159,7 +184,8 @@ void Core::State::reshape(const KvShape& shape) {
   needs = PageNeeds(config.kv, config.limits.context_tokens_max - 1);
   config.mirror_slots = shape.mirror_slots;
   config.mirror_identity = shape.mirror_identity;
-  pools.assign(config.dp_groups, PagePool(config.kv.page_count));
+  for (const PageBook& book : books) totals.prefix_pages_evicted += book.evicted();
+  books.assign(config.dp_groups, new_book());
   mirrors.assign(config.dp_groups, MirrorDirectory(config.mirror_slots));
   scrub_due.clear();
   for (const auto& [request, sequence] : sequences) {
@@ -186,9 +212,11 @@ void Core::State::lose(EpochId dead) {
   lost = std::max(lost, dead);
   if (!ready || dead < epoch) return;
   ready = false;
+  for (PageBook& book : books) book.clear();  // a rank's pages may be gone, or another's be in its place
   for (const Flight& flight : flights) {
-    for (const LeftPage& left : flight.release) release(left);
-    for (const auto* pages : {&flight.dirty, &flight.scrub}) scrub_due.insert(scrub_due.end(), pages->begin(), pages->end());
+    for (const auto* pages : {&flight.release, &flight.dirty})
+      for (const LeftPage& left : *pages) release(left);
+    scrub_due.insert(scrub_due.end(), flight.scrub.begin(), flight.scrub.end());
     forget_due.insert(forget_due.end(), flight.forget.begin(), flight.forget.end());
   }
   flights.clear();
@@ -196,11 +224,12 @@ void Core::State::lose(EpochId dead) {
   for (const auto& [request, sequence] : sequences) {
     sequence->pending = 0;
     sequence->in_flight = 0;
+    sequence->guessed.clear();
   }
   while (!running.empty()) {
     Sequence& sequence = *running.back();
     leave_row(sequence);
-    wait_again(sequence);
+    fair.wait_again(sequence);
   }
   cleared.clear();  // the next plan is a snapshot
 }
@@ -210,11 +239,13 @@ void Core::State::finish(Sequence& sequence, FinishReason reason, Error error, P
   usage.prompt_tokens = sequence.prompt_count;
   usage.completion_tokens = sequence.completion_count();
   usage.preemptions = sequence.preemptions;
+  usage.cached_tokens = sequence.cached_tokens;
+  usage.miss = sequence.miss;
   effects.emplace_back(Finished{sequence.request, reason, usage, std::move(error)});
-  if (sequence.running)
-    leave_row(sequence, pages);
-  else
-    waiting.erase(std::find(waiting.begin(), waiting.end(), &sequence));
+  if (reason == FinishReason::stop || reason == FinishReason::length) lengths.note(sequence.completion_count());
+  if (sequence.running) leave_row(sequence, pages);
+  fair.leave(sequence, now_ms);
+  if (sequence.deadline_ms != 0) deadlines.erase({sequence.deadline_ms, sequence.request});
   for (Flight& flight : flights) {
     for (FlightWork& work : flight.work)
       if (work.sequence == &sequence) work.sequence = nullptr;
@@ -229,7 +260,9 @@ void Core::State::finish(Sequence& sequence, FinishReason reason, Error error, P
 
 // Takes a running sequence off its row and its pages; the tokens stay.
 void Core::State::leave_row(Sequence& sequence, Pages pages) {
+  if (pages == Pages::clean) leave_trail(sequence);
   give_back_pages(sequence, pages);
+  sequence.trail = {};
   rows[sequence.row.value] = nullptr;
   cleared.push_back(sequence.row);
   running.erase(std::find(running.begin(), running.end(), &sequence));
@@ -240,13 +273,8 @@ void Core::State::leave_row(Sequence& sequence, Pages pages) {
   for (MirrorTable& table : sequence.mirror) table.offered = 0;
 }
 
-// It was accepted before nearly all that wait, so its place is in front or close to it.
-void Core::State::wait_again(Sequence& sequence) {
-  const auto older = [](const Sequence* a, const Sequence* b) { return a->number < b->number; };
-  waiting.insert(std::lower_bound(waiting.begin(), waiting.end(), &sequence, older), &sequence);
-}
-
-// Pages that a step in flight may still write or read go back when the last such step is done, not before.
+// Pages that a step in flight may still write or read go back when the last such step is done, not before. Where others have them too, that is when
+// they are gone on with: nobody else gets them.
 void Core::State::give_back_pages(Sequence& sequence, Pages pages) {
   Flight* last = nullptr;
   if (sequence.in_flight > 0)
@@ -259,10 +287,9 @@ void Core::State::give_back_pages(Sequence& sequence, Pages pages) {
   for (PageTable& table : sequence.tables) {
     for (std::size_t i = table.released; i < table.pages.size(); ++i) {
       const LeftPage left{sequence.dp_group, table.pages[i]};
+      if (pages == Pages::dirty) book_of(sequence).taint(left.page);
       if (last != nullptr)
         (pages == Pages::dirty ? last->dirty : last->release).push_back(left);
-      else if (pages == Pages::dirty)
-        scrub_due.push_back(left);
       else
         release(left);
     }
@@ -274,6 +301,7 @@ void Core::State::give_back_pages(Sequence& sequence, Pages pages) {
 // scrubbing one too many costs little.
 void Core::State::quarantine_released() {
   for (Flight& flight : flights) {
+    for (const LeftPage& left : flight.release) books[left.dp_group.value].taint(left.page);
     flight.dirty.insert(flight.dirty.end(), flight.release.begin(), flight.release.end());
     flight.release.clear();
   }

@@ -23,16 +23,23 @@ std::string Core::State::check() const {
     if (!part.empty()) return part;
   for (const auto& [request, sequence] : sequences)
     if (auto broken = check_sequence(*sequence); !broken.empty()) return name(*sequence) + ": " + broken;
-  if (ready && !sequences.empty() && flights.empty()) return "there is work, a membership and a free slot, but no step in flight";
+  // One whose draw nobody has decided about may hold what all others need.
+  const auto may_go_on = [](const auto& entry) { return entry.second->may_draw(); };
+  if (ready && !sequences.empty() && flights.empty() && std::all_of(sequences.begin(), sequences.end(), may_go_on))
+    return "there is work, a membership and a free slot, but no step in flight";
   if (!ready && !(flights.empty() && running.empty())) return "steps or rows without a membership";
   return {};
 }
 
-// Every sequence is in exactly one place and in order of acceptance.
+// Every sequence is in exactly one place, and those that run are in order of their turns.
 std::string Core::State::check_places() const {
   if (sequences.size() > config.limits.sequences_max) return differ("sequences, at most", config.limits.sequences_max, sequences.size());
-  if (running.size() + waiting.size() != sequences.size())
-    return differ("running and waiting sequences", sequences.size(), running.size() + waiting.size());
+  if (running.size() + fair.waiting() != sequences.size())
+    return differ("running and waiting sequences", sequences.size(), running.size() + fair.waiting());
+  if (auto broken = fair.check(); !broken.empty()) return broken;
+  std::size_t with_deadline = 0;
+  for (const auto& [request, sequence] : sequences) with_deadline += sequence->deadline_ms != 0 ? 1 : 0;
+  if (with_deadline != deadlines.size()) return differ("deadlines", with_deadline, deadlines.size());
   std::set<RequestId> seen;
   const Sequence* previous = nullptr;
   const auto visit = [&](const Sequence& sequence, bool runs) -> std::string {
@@ -40,15 +47,15 @@ std::string Core::State::check_places() const {
     if (found == sequences.end() || found->second.get() != &sequence) return name(sequence) + " is in a queue but not accepted";
     if (!seen.insert(sequence.request).second) return name(sequence) + " is in two places";
     if (sequence.running != runs) return name(sequence) + " does not know whether it runs";
-    if (previous != nullptr && previous->number >= sequence.number) return name(sequence) + " is behind a later one";
+    if (runs && (!sequence.started() || (previous != nullptr && previous->turn >= sequence.turn))) return name(sequence) + " is behind a younger one";
     previous = &sequence;
     return {};
   };
   for (const Sequence* sequence : running)
     if (auto broken = visit(*sequence, true); !broken.empty()) return broken;
-  previous = nullptr;
-  for (const Sequence* sequence : waiting)
-    if (auto broken = visit(*sequence, false); !broken.empty()) return broken;
+  for (const Tenant* tenant : fair.queueing())
+    for (const Sequence* sequence : tenant->waiting)
+      if (auto broken = visit(*sequence, false); !broken.empty()) return broken;
   std::size_t occupied = 0;
   for (std::size_t row = 0; row < rows.size(); ++row) {
     if (rows[row] == nullptr) continue;
@@ -59,36 +66,35 @@ std::string Core::State::check_places() const {
   return occupied == running.size() ? std::string{} : differ("occupied rows", running.size(), occupied);
 }
 
-// Every page of every group's pool is free, or held once by a sequence of the group, or kept once for a step in flight, or in quarantine.
+// Every page of every group's pool is free, cached, or in quarantine, or it has as many owners as sequences of the group and steps in flight have it.
 std::string Core::State::check_pages() const {
-  std::vector<std::vector<bool>> seen(pools.size(), std::vector<bool>(config.kv.page_count, false));
-  std::vector<std::size_t> count(pools.size(), 0);
-  const auto visit = [&](DpGroup group, PageId page) -> std::string {
-    if (group.value >= pools.size()) return differ("DP group, below", pools.size(), group.value);
-    const std::string what = "page " + std::to_string(page.value) + " of DP group " + std::to_string(group.value);
-    if (!pools[group.value].taken(page)) return what + " is held, but free in the pool";
-    if (seen[group.value][page.value]) return what + " is in two places";
-    seen[group.value][page.value] = true;
-    ++count[group.value];
-    return {};
-  };
+  std::vector<std::vector<std::uint32_t>> owners(books.size(), std::vector<std::uint32_t>(config.kv.page_count, 0));
+  std::vector<std::vector<bool>> quarantine(books.size(), std::vector<bool>(config.kv.page_count, false));
   for (const auto& [request, sequence] : sequences)
     for (const PageTable& table : sequence->tables)
-      for (std::size_t i = table.released; i < table.pages.size(); ++i)
-        if (auto broken = visit(sequence->dp_group, table.pages[i]); !broken.empty()) return broken;
+      for (std::size_t i = table.released; i < table.pages.size(); ++i) ++owners[sequence->dp_group.value][table.pages[i].value];
   for (const Flight& flight : flights)
-    for (const auto* pages : {&flight.release, &flight.dirty, &flight.scrub})
-      for (const LeftPage& left : *pages)
-        if (auto broken = visit(left.dp_group, left.page); !broken.empty()) return broken;
+    for (const auto* pages : {&flight.release, &flight.dirty})
+      for (const LeftPage& left : *pages) ++owners[left.dp_group.value][left.page.value];
+  const auto visit = [&](const LeftPage& left) -> std::string {
+    if (left.dp_group.value >= books.size()) return differ("DP group, below", books.size(), left.dp_group.value);
+    if (quarantine[left.dp_group.value][left.page.value]) return "page " + std::to_string(left.page.value) + " is in quarantine twice";
+    quarantine[left.dp_group.value][left.page.value] = true;
+    return {};
+  };
+  for (const Flight& flight : flights)
+    for (const LeftPage& left : flight.scrub)
+      if (auto broken = visit(left); !broken.empty()) return broken;
   for (const LeftPage& left : scrub_due)
-    if (auto broken = visit(left.dp_group, left.page); !broken.empty()) return broken;
-  for (std::size_t g = 0; g < pools.size(); ++g)
-    if (count[g] != pools[g].used()) return differ("pages held in DP group " + std::to_string(g), pools[g].used(), count[g]);
+    if (auto broken = visit(left); !broken.empty()) return broken;
+  for (std::size_t g = 0; g < books.size(); ++g)
+    if (auto broken = books[g].check(owners[g], quarantine[g]); !broken.empty()) return "DP group " + std::to_string(g) + ": " + broken;
   return {};
 }
 
 std::string Core::State::check_sequence(const Sequence& s) const {
   if (s.planned > s.length()) return differ("planned positions, at most", s.length(), s.planned);
+  if (!s.running && s.trail.blocks > 0) return "it is in the prefix index and does not run";
   if (s.running && s.pending > 0 && s.left() != 1) return differ("positions left while a draw is in flight", 1, s.left());
   if (s.completion_count() + s.pending > s.sampling.completion_tokens_max)
     return differ("draws, at most", s.sampling.completion_tokens_max, s.completion_count() + s.pending);
@@ -99,7 +105,7 @@ std::string Core::State::check_sequence(const Sequence& s) const {
     for (const FlightWork& work : flight.work)
       if (work.sequence == &s) {
         ++in_flight;
-        draws += work.sample ? 1 : 0;
+        draws += work.sample ? work.draws : 0;
       }
   std::uint32_t restores = 0;
   for (const Flight& flight : flights)
@@ -112,7 +118,9 @@ std::string Core::State::check_sequence(const Sequence& s) const {
     const KvGroup& group = config.kv.groups[g];
     const std::string where = " of group " + std::to_string(g);
     const std::uint32_t covering = pages_covering(group, s.planned);
-    if (s.tables[g].pages.size() != covering) return differ("page table" + where, covering, s.tables[g].pages.size());
+    const std::uint32_t most = pages_covering(group, s.planned + config.limits.speculation_tokens_max);
+    const std::size_t there = s.tables[g].pages.size();
+    if (there < covering || (there > covering && (!s.running || there > most))) return differ("page table" + where, covering, there);
     const std::uint32_t first = s.running ? first_page_read(group, s.oldest_start()) : 0;
     if (s.tables[g].released != first) return differ("pages slid out" + where, first, s.tables[g].released);
   }

@@ -2,6 +2,7 @@
 // field looks). A new field needs a new format_version, or old journals would be misread.
 #include "scheduler/journal.hpp"
 
+#include <bit>
 #include <utility>
 
 #include "scheduler/journal_fields.hpp"
@@ -10,7 +11,7 @@ namespace althing::scheduler {
 namespace {
 
 constexpr std::string_view header_word = "althing-journal";
-constexpr std::uint32_t format_version = 4;
+constexpr std::uint32_t format_version = 7;
 
 std::string write(const Submitted& e, JournalText text) {
   const SamplingParameters& s = e.sampling;
@@ -19,14 +20,23 @@ std::string write(const Submitted& e, JournalText text) {
   line.bits("temperature", s.temperature).bits("top_p", s.top_p).number("top_k", s.top_k).bits("min_p", s.min_p);
   line.number("seed", s.seed).number("choice", s.choice).number("completion_tokens_max", s.completion_tokens_max);
   line.number("ignore_stop", s.ignore_stop ? 1 : 0).numbers("stop_tokens", s.stop_tokens).numbers("boundaries", e.boundaries);
+  line.bits("repetition_penalty", s.repetition_penalty).bits("presence_penalty", s.presence_penalty);
+  line.bits("frequency_penalty", s.frequency_penalty).number("logprobs", s.logprobs ? 1 : 0).number("top_logprobs", s.top_logprobs);
+  std::string biases;
+  for (const TokenBias& entry : s.logit_bias)
+    biases += (biases.empty() ? "" : ",") + std::to_string(entry.token) + ':' + std::to_string(std::bit_cast<std::uint32_t>(entry.bias));
+  line.raw("logit_bias", biases);
   const auto tokens = [&](std::string_view key, const std::vector<TokenId>& ids) {
     if (text == JournalText::redacted)
       line.raw(key, "#" + std::to_string(ids.size()));
     else
       line.numbers(key, ids);
   };
+  line.raw("salt", std::to_string(e.salt.high) + ':' + std::to_string(e.salt.low));
+  line.number("tenant", e.tenant.value).raw("priority", std::to_string(e.priority));
   tokens("prompt", e.prompt);
   tokens("drawn", e.drawn);
+  line.number("constrained", e.constrained ? 1 : 0).number("draws_ready", e.draws_ready);
   return line.take();
 }
 
@@ -34,6 +44,7 @@ std::string write(const Cancelled& e, JournalText) {
   return LineWriter("cancelled")
       .number("request", e.request.value)
       .raw("code", name_of(e.error.code))
+      .number("retry_after_ms", e.error.retry_after_ms)
       .text("field", e.error.field)
       .text("message", e.error.message)
       .take();
@@ -88,6 +99,39 @@ std::string write(const RanksLost& e, JournalText) { return LineWriter("ranks_lo
 std::string write(const Ticked& e, JournalText) { return LineWriter("ticked").number("now_ms", e.now_ms).take(); }
 std::string write(const DrainStarted&, JournalText) { return LineWriter("drain_started").take(); }
 
+std::string write(const Stopped& e, JournalText) {
+  return LineWriter("stopped").number("request", e.request.value).number("completion_tokens", e.completion_tokens).take();
+}
+
+std::string write(const DrawsReady& e, JournalText) {
+  return LineWriter("draws_ready").number("request", e.request.value).number("until", e.until).take();
+}
+
+// "1:2:3", as many numbers as there are places for them.
+template <class... Numbers>
+bool read_numbers(std::string_view text, Numbers&... values) {
+  std::size_t index = 0;
+  const auto one = [&](std::string_view part) {
+    std::size_t place = 0;
+    const bool read = ((place++ == index && parse(part, values)) || ...);
+    ++index;
+    return read;
+  };
+  return split(text, ':', one) && index == sizeof...(values);
+}
+
+void read_biases(LineReader& line, std::vector<TokenBias>& target) {
+  const auto one = [&](std::string_view part) {
+    TokenBias& entry = target.emplace_back();
+    std::uint32_t bits = 0;
+    const bool read = read_numbers(part, entry.token, bits);
+    entry.bias = std::bit_cast<float>(bits);
+    return read;
+  };
+  const auto biases = line.field("logit_bias");
+  if (biases && !split(*biases, ',', one)) line.fail("logit_bias", *biases, "token:bits, separated by commas");
+}
+
 Submitted read_submitted(LineReader& line) {
   Submitted e;
   SamplingParameters& s = e.sampling;
@@ -105,8 +149,27 @@ Submitted read_submitted(LineReader& line) {
   line.flag("ignore_stop", s.ignore_stop);
   line.numbers("stop_tokens", s.stop_tokens);
   line.numbers("boundaries", e.boundaries);
+  line.bits("repetition_penalty", s.repetition_penalty);
+  line.bits("presence_penalty", s.presence_penalty);
+  line.bits("frequency_penalty", s.frequency_penalty);
+  line.flag("logprobs", s.logprobs);
+  line.number("top_logprobs", s.top_logprobs);
+  read_biases(line, s.logit_bias);
+  if (const auto salt = line.field("salt"))
+    if (!read_numbers(*salt, e.salt.high, e.salt.low)) line.fail("salt", *salt, "two numbers with a colon between");
+  line.number("tenant", e.tenant);
+  line.number("priority", e.priority);
   line.numbers("prompt", e.prompt);
   line.numbers("drawn", e.drawn);
+  line.flag("constrained", e.constrained);
+  line.number("draws_ready", e.draws_ready);
+  return e;
+}
+
+Stopped read_stopped(LineReader& line) {
+  Stopped e;
+  line.number("request", e.request);
+  line.number("completion_tokens", e.completion_tokens);
   return e;
 }
 
@@ -121,22 +184,10 @@ Cancelled read_cancelled(LineReader& line) {
     else
       e.error.code = static_cast<ErrorCode>(i);
   }
+  line.number("retry_after_ms", e.error.retry_after_ms);
   line.text("field", e.error.field);
   line.text("message", e.error.message);
   return e;
-}
-
-// "1:2:3", as many numbers as there are places for them.
-template <class... Numbers>
-bool read_numbers(std::string_view text, Numbers&... values) {
-  std::size_t index = 0;
-  const auto one = [&](std::string_view part) {
-    std::size_t place = 0;
-    const bool read = ((place++ == index && parse(part, values)) || ...);
-    ++index;
-    return read;
-  };
-  return split(text, ':', one) && index == sizeof...(values);
 }
 
 StepDone read_step_done(LineReader& line) {
@@ -235,6 +286,13 @@ Event read_event(LineReader& line) {
   if (word == "step_done") return read_step_done(line);
   if (word == "drain_started") return DrainStarted{};
   if (word == "ranks_ready") return read_ranks_ready(line);
+  if (word == "stopped") return read_stopped(line);
+  if (word == "draws_ready") {
+    DrawsReady ready;
+    line.number("request", ready.request);
+    line.number("until", ready.until);
+    return ready;
+  }
   RanksLost lost;
   Ticked ticked;
   if (word == "ranks_lost") return line.number("epoch", lost.epoch), lost;
@@ -265,9 +323,13 @@ std::string to_config_line(const CoreConfig& config) {
   line.number("steps_in_flight_max", l.steps_in_flight_max).number("sequences_max", l.sequences_max);
   line.number("context_tokens_max", l.context_tokens_max).number("completion_tokens_max", l.completion_tokens_max);
   line.number("stop_tokens_max", l.stop_tokens_max).number("choices_max", l.choices_max);
+  line.number("logit_bias_max", l.logit_bias_max);
   line.number("traces_max", l.traces_max).number("trace_top_m_max", l.trace_top_m_max).number("vocabulary", config.vocabulary);
   line.number("dp_groups", config.dp_groups);
   line.number("mirror_slots", config.mirror_slots).number("mirror_identity", config.mirror_identity);
+  line.number("share_prefixes", config.share_prefixes ? 1 : 0);
+  line.number("speculation_tokens_max", l.speculation_tokens_max);
+  line.number("tenant_sequences_max", l.tenant_sequences_max).number("priority_ms", l.priority_ms).number("deadline_near_ms", l.deadline_near_ms);
   line.number("page_count", config.kv.page_count).number("page_bytes", config.kv.page_bytes).raw("groups", groups_text(config.kv.groups));
   return line.take();
 }
@@ -286,12 +348,18 @@ Result<CoreConfig> from_config_line(std::string_view text) {
   line.number("completion_tokens_max", l.completion_tokens_max);
   line.number("stop_tokens_max", l.stop_tokens_max);
   line.number("choices_max", l.choices_max);
+  line.number("logit_bias_max", l.logit_bias_max);
   line.number("traces_max", l.traces_max);
   line.number("trace_top_m_max", l.trace_top_m_max);
   line.number("vocabulary", config.vocabulary);
   line.number("dp_groups", config.dp_groups);
   line.number("mirror_slots", config.mirror_slots);
   line.number("mirror_identity", config.mirror_identity);
+  line.flag("share_prefixes", config.share_prefixes);
+  line.number("speculation_tokens_max", l.speculation_tokens_max);
+  line.number("tenant_sequences_max", l.tenant_sequences_max);
+  line.number("priority_ms", l.priority_ms);
+  line.number("deadline_near_ms", l.deadline_near_ms);
   line.number("page_count", config.kv.page_count);
   line.number("page_bytes", config.kv.page_bytes);
   read_groups(line, config.kv.groups);

@@ -1,5 +1,6 @@
 // The journal's text: one line an event, so that the same events give the same effects again on another machine. A journal is its header line,
-// one config line from which the core is built, and event lines; writing files (mode 0600, caps, rotation) is the owner's business.
+// one config line from which the core is built, and event lines, each followed by a line of what it led to (journal_effects.hpp); writing files (mode
+// 0600, caps, rotation) is the owner's business.
 // Invariant: from_line(to_line(event)) is the event again, to the last bit (floats are written as their bits), and a line that is cut short,
 // out of order or out of range is refused with the place.
 #pragma once

@@ -75,11 +75,11 @@ class LineWriter {
   std::string line_;
 };
 
-template <std::unsigned_integral T>
+template <std::integral T>
 bool parse(std::string_view text, T& value, int base = 10) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
   // A leading zero would be a second way to write the same number.
-  const bool plain = base != 10 || text.size() == 1 || (!text.empty() && text[0] != '0');
+  const bool plain = base != 10 || text.size() == 1 || (!text.empty() && text[0] != '0' && !text.starts_with("-0"));
   return error == std::errc{} && end == text.data() + text.size() && plain;
 }
 
@@ -112,7 +112,7 @@ class LineReader {
 
   std::string_view word() const { return word_; }
 
-  template <std::unsigned_integral T>
+  template <std::integral T>
   void number(std::string_view key, T& value) {
     const auto text = field(key);
     if (text && !parse(*text, value)) fail(key, *text, "a number that fits");

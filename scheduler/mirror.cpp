@@ -109,7 +109,7 @@ void Core::State::restore(Sequence& sequence, std::uint32_t position, StepPlan& 
     table.released = first;
     PageGrant grant{sequence.row, g, first, {}};
     for (std::uint32_t page = first; page < pages_covering(config.kv.groups[g], position); ++page) {
-      table.pages.push_back(pool_of(sequence).take());
+      table.pages.push_back(book_of(sequence).take());
       grant.pages.push_back(table.pages.back());
       const MirrorSlot slot = sequence.mirror[g].claims[page];
       plan.restore.push_back(MirrorPage{sequence.dp_group, g, table.pages.back(), slot, sequence.mirror[g].keys[page]});
@@ -143,7 +143,7 @@ void Core::State::finish_restores(Flight& flight, const std::vector<SlotOfGroup>
         totals.tokens_restored += restored.position;
       } else {
         leave_row(*sequence);
-        wait_again(*sequence);
+        fair.wait_again(*sequence);
       }
     }
     // The slot may have been given to another page since, if the request ended meanwhile.

@@ -1,7 +1,8 @@
-// What the next step computes. Tokens go to decodes first, then to prefills; pages of each DP group's pool go by age, oldest first. When a pool runs
-// out the latest running sequence of its group gives way to an older one and starts again later from its tokens, in whichever group has room.
-// Invariants: the oldest running sequence gets work in every step in which its pages are not merely on their way back, so nothing
-// livelocks; and once a sequence is short of pages no younger one of its group takes any, so nothing starves.
+// What the next step computes. Tokens go to decodes first, then to prefills, those of the tenants that are furthest behind before others; pages of
+// each DP group's pool go by age, oldest first. When a pool runs out a younger sequence of the group gives way (preemption.cpp) and starts again
+// later from its tokens, in whichever group has room. Invariants: the oldest running sequence gets a page whenever one can be had, and whoever gets
+// tokens before it is charged for them, so nothing livelocks; and once a sequence is short of pages no younger one of its group takes any, so nothing
+// starves.
 #include <algorithm>
 #include <utility>
 
@@ -15,20 +16,6 @@ constexpr std::uint32_t restored_steps = 16;
 
 }  // namespace
 
-// What is left while one step is planned.
-struct Core::State::Room {
-  struct Group {
-    bool short_of_pages = false;  // a sequence could not get a page: younger ones use what they hold
-    bool preempted = false;
-  };
-  explicit Room(std::size_t dp_groups) : groups(dp_groups) {}
-  Group& of(const Sequence& sequence) { return groups[sequence.dp_group.value]; }
-
-  std::uint32_t tokens = 0;    // for prefill; decodes are set aside already
-  std::uint32_t restored = 0;  // tokens that come back from the mirror in this step
-  std::vector<Group> groups;
-};
-
 void Core::State::plan_steps() {
   while (plan_step()) {
   }
@@ -36,14 +23,23 @@ void Core::State::plan_steps() {
 
 bool Core::State::plan_step() {
   if (!ready || (sequences.empty() && scrub_due.empty()) || flights.size() >= config.limits.steps_in_flight_max) return false;
-  Room room(pools.size());
+  Room room(books.size());
   room.tokens = config.limits.step_tokens_max;
+  make_way(room);
   for (const Sequence* sequence : running)
-    if (sequence->wants_work() && sequence->decodes() && !sequence->restoring) --room.tokens;
+    if (sequence->wants_work() && sequence->decodes() && sequence->may_draw() && !sequence->restoring) --room.tokens;
+  room.guesses = room_for_guesses(room.tokens);
   StepPlan plan;
   Flight flight;
+  allot_prefill(room);
   // Preemption shortens `running` from behind the row in hand.
   for (std::size_t i = 0; i < running.size(); ++i) plan_row(*running[i], room, plan, flight);
+  // The tokens went to some that are short of pages: then they go by age.
+  if (plan.work.empty() && !running.empty()) {
+    for (Sequence* sequence : running) sequence->allotted = room.tokens;
+    for (Room::Group& group : room.groups) group.short_of_pages = false;
+    for (std::size_t i = 0; i < running.size(); ++i) plan_row(*running[i], room, plan, flight);
+  }
   admit_waiting(room, plan, flight);
   if (plan.work.empty() && scrub_due.empty() && flight.restores.empty()) return false;
   if (mirrors_pages())
@@ -73,74 +69,151 @@ bool Core::State::plan_step() {
 }
 
 void Core::State::plan_row(Sequence& sequence, Room& room, StepPlan& plan, Flight& flight) {
-  if (!sequence.wants_work() || sequence.restoring) return;
+  // A row whose draw nobody has decided about is left out; the others go on.
+  if (!sequence.wants_work() || sequence.restoring || !sequence.may_draw()) return;
+  if (!sequence.guessed.empty()) return;  // what follows depends on which of them hold
   const bool decode = sequence.decodes();
-  const std::uint32_t wanted = decode ? 1 : std::min({sequence.left(), config.limits.prefill_chunk_max, room.tokens});
+  const bool speculates = may_speculate(sequence);
+  if (speculates && sequence.in_flight > 0 && waits_to_guess(sequence)) return;
+  const std::uint32_t wanted = decode ? 1 : std::min({sequence.left(), config.limits.prefill_chunk_max, sequence.allotted, room.tokens});
   if (wanted == 0) return;
-  const PagePool& pool = pool_of(sequence);
+  const PageBook& book = book_of(sequence);
   bool& short_of_pages = room.of(sequence).short_of_pages;
-  std::uint32_t count = count_fitting(sequence, wanted, short_of_pages ? 0 : pool.free_count());
+  std::uint32_t count = count_fitting(sequence, wanted, short_of_pages ? 0 : book.available());
   if (count == 0 && !short_of_pages) {
     make_room(sequence, room);
-    count = count_fitting(sequence, wanted, pool.free_count());
+    count = count_fitting(sequence, wanted, book.available());
   }
   if (count == 0) {
     short_of_pages = true;
     return;
   }
   if (!decode) room.tokens -= count;
+  if (speculates && sequence.in_flight == 0) {
+    sequence.guessed = guesses(sequence, room);
+    sequence.guessed.resize(count_fitting(sequence, 1 + static_cast<std::uint32_t>(sequence.guessed.size()), short_of_pages ? 0 : book.available()) -
+                            1);
+    count += static_cast<std::uint32_t>(sequence.guessed.size());
+    room.guesses -= count - 1;
+    room.tokens -= count - 1;
+  }
   schedule(sequence, count, plan, flight);
 }
 
-// First come, first served: nobody overtakes the head of the queue, so every accepted request gets its turn.
+// With one tenant prefills take tokens by age. With more, those of whoever is furthest behind come first, and so does one that is about to start.
+void Core::State::allot_prefill(Room& room) {
+  for (Sequence* sequence : running) sequence->allotted = room.tokens;
+  if (fair.active() < 2) return;
+  std::vector<Sequence*> prefills;
+  for (Sequence* sequence : running)
+    if (sequence->wants_work() && !sequence->decodes() && !sequence->restoring) prefills.push_back(sequence);
+  const auto behind = [](const Sequence* a, const Sequence* b) { return a->tenant->served < b->tenant->served; };
+  std::stable_sort(prefills.begin(), prefills.end(), behind);
+  std::uint32_t left = room.tokens;
+  const Sequence* next = room.expected;
+  for (Sequence* sequence : prefills) {
+    if (next != nullptr && next->tenant->served < sequence->tenant->served) {
+      left -= std::min({next->left(), config.limits.prefill_chunk_max, left});
+      next = nullptr;
+    }
+    const std::uint32_t wanted = std::min({sequence->left(), config.limits.prefill_chunk_max, left});
+    // Who is short of pages would keep them from all behind it.
+    const bool may_get_pages = sequence == running.front() || new_pages(*sequence, 1) <= book_of(*sequence).available();
+    sequence->allotted = may_get_pages ? wanted : 0;
+    left -= sequence->allotted;
+  }
+}
+
+// The first of the tenant that is furthest behind, null when nobody can start. Choices that wait for the first of them, which runs, are passed by,
+// and so is who waits for somebody to decide about his next draw.
+Sequence* Core::State::next_to_start() const {
+  Sequence* next = nullptr;
+  for (const Tenant* tenant : fair.queueing()) {
+    const auto before = [&](const Sequence* s) {
+      const std::uint64_t served = next->tenant->served;
+      return tenant->served != served ? tenant->served < served : s->number < next->number;
+    };
+    if (next != nullptr && tenant->served > next->tenant->served) continue;
+    const auto first =
+        std::find_if(tenant->waiting.begin(), tenant->waiting.end(), [this](const Sequence* s) { return s->may_draw() && !waits_for_choice(*s); });
+    if (first != tenant->waiting.end() && (next == nullptr || before(*first))) next = *first;
+  }
+  return next;
+}
+
+// Nobody overtakes the one whose turn it is, so every accepted request gets its turn.
 void Core::State::admit_waiting(Room& room, StepPlan& plan, Flight& flight) {
-  while (!waiting.empty() && running.size() < rows.size() && room.tokens > 0) {
-    Sequence& sequence = *waiting.front();
+  while (fair.waiting() > 0 && running.size() < rows.size() && room.tokens > 0) {
+    Sequence* const next = next_to_start();
     // A preempted one may still have a draw in flight; its tokens are not all known before that.
-    if (sequence.in_flight > 0) return;
+    if (next == nullptr || next->in_flight > 0) return;
+    Sequence& sequence = *next;
     const auto start = start_for(sequence, room);
     if (!start) return;
     // Copying delays everybody in the step, so a crowd comes back in several.
     if (room.restored > 0 && start->restored > 0 && room.restored + start->restored > restored_steps * config.limits.step_tokens_max) return;
-    sequence.dp_group = start->group;
-    waiting.pop_front();
-    // A younger one may still have a row: it kept it while it waited for its last draw.
-    const auto older = [](const Sequence* a, const Sequence* b) { return a->number < b->number; };
-    running.insert(std::lower_bound(running.begin(), running.end(), &sequence, older), &sequence);
-    const auto free_row = std::find(rows.begin(), rows.end(), nullptr);
-    *free_row = &sequence;
-    sequence.running = true;
-    sequence.row = RowIndex{static_cast<std::uint32_t>(free_row - rows.begin())};
-    plan.set.push_back(RowSetup{sequence.row, sequence.request, sequence.sampling, sequence.dp_group, sequence.trace_top_m});
+    // Rows may be given the same pages, and what a step can carry has a bound: no more grants than the group has pages.
+    if (granted_in(plan, start->group) + grants_to_start(sequence, *start, room.tokens) > config.kv.page_count) return;
+    give_row(sequence, start->group, plan);
+    note_start(sequence, start->hit);
     if (start->restored > 0) {
       room.restored += start->restored;
       restore(sequence, start->restored, plan, flight);
       continue;
     }
+    if (start->hit.position > 0) go_on_from(sequence, start->hit, plan);
     const std::uint32_t wanted = std::min({sequence.left(), config.limits.prefill_chunk_max, room.tokens});
-    const std::uint32_t count = count_fitting(sequence, wanted, pool_of(sequence).free_count());
+    const std::uint32_t count = count_fitting(sequence, wanted, book_of(sequence).available());
     room.tokens -= count;
     schedule(sequence, count, plan, flight);
   }
 }
 
-// Of the groups where it can start the one whose mirror has most of it, then the one with most free pages, then the lower one. None where somebody
-// was short of pages in this step.
+void Core::State::give_row(Sequence& sequence, DpGroup group, StepPlan& plan) {
+  fair.start(sequence);
+  // Those that have had a row before are older than some that run.
+  const std::uint64_t turn = sequence.started() ? sequence.turn : turns + 1;
+  const auto behind = [](std::uint64_t t, const Sequence* other) { return t < other->turn; };
+  running.insert(std::upper_bound(running.begin(), running.end(), turn, behind), &sequence);
+  const auto free_row = std::find(rows.begin(), rows.end(), nullptr);
+  *free_row = &sequence;
+  sequence.running = true;
+  sequence.dp_group = group;
+  sequence.row = RowIndex{static_cast<std::uint32_t>(free_row - rows.begin())};
+  RowSetup& setup = plan.set.emplace_back(RowSetup{sequence.row, sequence.request, sequence.sampling, sequence.dp_group, sequence.trace_top_m});
+  if (sequence.sampling.penalizes()) {
+    setup.tokens = sequence.tokens;
+    setup.prompt_count = sequence.prompt_count;
+  }
+}
+
+// Of the groups where it can start the one that has most of it, in its pages or in its mirror, then the one with most pages available, then the lower
+// one. None where somebody was short of pages in this step. A beginning shorter than what is left is no reason to go where it is, or all that share
+// instructions would crowd in one group.
 std::optional<Core::State::Start> Core::State::start_for(Sequence& sequence, const Room& room) {
   std::optional<Start> best;
-  for (std::uint32_t g = 0; g < pools.size(); ++g) {
-    const std::uint32_t free = pools[g].free_count();
+  const auto gain = [&](const Start& start) {
+    return start.restored > 0 ? start.restored : start.hit.position >= sequence.known() - start.hit.position ? start.hit.position : 0;
+  };
+  for (std::uint32_t g = 0; g < books.size(); ++g) {
+    const std::uint32_t free = books[g].available();
     if (room.groups[g].short_of_pages || room.groups[g].preempted || new_pages(sequence, 1) > free) continue;
-    const Start start{DpGroup{g}, restorable(sequence, DpGroup{g})};
-    if (start.restored > 0 && pages_to_start(sequence, start.restored) > free) continue;
-    if (best && start.restored < best->restored) continue;
-    if (best && start.restored == best->restored && free <= pools[best->group.value].free_count()) continue;
-    if (has_pages_for(sequence, start.group)) best = start;
+    Start start{DpGroup{g}, restorable(sequence, DpGroup{g}), prefix_hit(sequence, DpGroup{g})};
+    // A page that is there is nearer than its copy.
+    if (start.hit.position >= start.restored)
+      start.restored = 0;
+    else
+      start.hit = PrefixHit{0, {}, 0, 0, start.hit.miss};
+    const std::uint32_t begins = start.restored + start.hit.position;
+    if (begins > 0 && pages_to_start(sequence, begins) - start.hit.owned_pages > free) continue;
+    if (best && gain(start) < gain(*best)) continue;
+    if (best && gain(start) == gain(*best) && free <= books[best->group.value].available()) continue;
+    if (has_pages_for(sequence, start.group, start.hit)) best = start;
   }
   return best;
 }
 
-// For what is restored and for the token behind it: never more than what computing that token needs in any case.
+// For what is there or restored and for the token behind it: never more than what computing that token needs in any case.
 std::uint32_t Core::State::pages_to_start(const Sequence& sequence, std::uint32_t restored) const {
   std::uint32_t sum = 0;
   for (std::size_t g = 0; g < sequence.tables.size(); ++g)
@@ -148,69 +221,81 @@ std::uint32_t Core::State::pages_to_start(const Sequence& sequence, std::uint32_
   return sum;
 }
 
-// Whether to start one more in a group. Either nothing runs there, or everything that does fits to its very end, or there is room for its tokens
-// beside what running prefills still take, and a page for each running row to grow into: a sequence started on the last page would be preempted at
-// once.
-bool Core::State::has_pages_for(const Sequence& sequence, DpGroup group) const {
+std::uint64_t Core::State::granted_in(const StepPlan& plan, DpGroup group) const {
+  std::uint64_t sum = 0;
+  for (const PageGrant& grant : plan.pages)
+    if (rows[grant.row.value]->dp_group == group) sum += grant.pages.size();
+  return sum;
+}
+
+// The most pages that a step grants to a sequence that starts so, with `tokens` left in it.
+std::uint64_t Core::State::grants_to_start(const Sequence& sequence, const Start& start, std::uint32_t tokens) const {
+  const std::uint32_t begins = start.restored + start.hit.position;
+  const std::uint32_t wanted = std::min({sequence.known() - begins, config.limits.prefill_chunk_max, tokens});
+  std::uint64_t sum = 0;
+  for (const KvGroup& group : config.kv.groups) sum += pages_covering(group, begins + wanted) - first_page_read(group, begins);
+  const std::uint64_t kept = start.hit.idle_pages + start.hit.owned_pages;
+  return kept + std::min<std::uint64_t>(sum - kept, books[start.group.value].available() - start.hit.idle_pages);
+}
+
+// Whether to start one more in a group. Either nothing runs there, or everything that does fits to its very end, or there are the pages wanted
+// and probably will be.
+bool Core::State::has_pages_for(const Sequence& sequence, DpGroup group, const PrefixHit& hit) const {
   std::uint64_t to_the_end = needs.peak(sequence.positions_max());
-  std::uint64_t now = needs.peak(std::min(sequence.known() + 1, sequence.positions_max()));
   bool alone = true;
   for (const Sequence* other : running) {
     if (other->dp_group != group) continue;
     alone = false;
-    ++now;
     to_the_end += needs.peak(other->positions_max());
+  }
+  const PageBook& book = books[group.value];
+  if (alone || to_the_end <= book.total()) return true;
+  return pages_wanted(sequence, group, hit) <= book.available() && pages_ahead(sequence, group, hit) <= book.total();
+}
+
+// For its tokens beside what running prefills still take, and a page for each running row to grow into: a sequence started on the last page would be
+// preempted at once.
+std::uint64_t Core::State::pages_wanted(const Sequence& sequence, DpGroup group, const PrefixHit& hit) const {
+  std::uint64_t sum = needs.peak(std::min(sequence.known() + 1, sequence.positions_max()));
+  sum -= std::min<std::uint64_t>(sum, hit.owned_pages);
+  for (const Sequence* other : running) {
+    if (other->dp_group != group) continue;
+    ++sum;
     if (!other->wants_work() || other->decodes()) continue;
     const std::uint32_t need = needs.peak(other->known());
-    now += need - std::min(need, other->held());
+    sum += need - std::min(need, other->held());
   }
-  const PagePool& pool = pools[group.value];
-  return alone || to_the_end <= pool.total() || now <= pool.free_count();
+  return sum;
 }
 
-// Preempts younger sequences of its group until the next token of `sequence` has its pages, counting those that come back by themselves when the
-// steps in flight are done: waiting a step is cheaper than computing a sequence again.
-void Core::State::make_room(const Sequence& sequence, Room& room) {
-  const std::uint32_t need = new_pages(sequence, 1);
-  while (pool_of(sequence).free_count() + pages_soon(sequence.dp_group) < need) {
-    // One that only waits for its last draw has its pages counted already.
-    const auto may_go = [&](const Sequence* s) { return s->dp_group == sequence.dp_group && s->wants_work(); };
-    const auto victim = std::find_if(running.rbegin(), running.rend(), may_go);
-    if (victim == running.rend() || (*victim)->number <= sequence.number) return;
-    preempt(**victim);
-    room.of(sequence).preempted = true;
-  }
-}
-
-void Core::State::preempt(Sequence& sequence) {
-  ++sequence.preemptions;
-  ++totals.preemptions;
-  leave_row(sequence);
-  wait_again(sequence);
-}
-
-// Pages of a group that come back when all steps in flight are done, at the latest.
+// Pages of a group that come back when all steps in flight are done, at the latest: those of which every owner will have gone.
 std::uint32_t Core::State::pages_soon(DpGroup group) const {
-  std::size_t sum = 0;
+  const PageBook& book = books[group.value];
+  std::map<PageId, std::uint32_t> going;
+  std::uint32_t sum = 0;
+  const auto goes = [&](PageId page) { sum += ++going[page] == book.owners(page) ? 1 : 0; };
   for (const Flight& flight : flights)
-    for (const LeftPage& left : flight.release) sum += left.dp_group == group ? 1 : 0;
+    for (const LeftPage& left : flight.release)
+      if (left.dp_group == group) goes(left.page);
   for (const Sequence* sequence : running) {
-    if (sequence->dp_group != group) continue;
-    if (!sequence->wants_work()) {
-      sum += sequence->held();
-      continue;
+    if (sequence->dp_group != group || (sequence->wants_work() && sequence->in_flight == 0)) continue;
+    for (std::size_t g = 0; g < sequence->tables.size(); ++g) {
+      const PageTable& table = sequence->tables[g];
+      const std::size_t end = sequence->wants_work() ? first_page_read(config.kv.groups[g], sequence->planned) : table.pages.size();
+      for (std::size_t page = table.released; page < end; ++page) goes(table.pages[page]);
     }
-    if (sequence->in_flight == 0) continue;
-    for (std::size_t g = 0; g < sequence->tables.size(); ++g)
-      sum += first_page_read(config.kv.groups[g], sequence->planned) - sequence->tables[g].released;
   }
-  return static_cast<std::uint32_t>(sum);
+  return sum;
 }
 
 std::uint32_t Core::State::new_pages(const Sequence& sequence, std::uint32_t count) const {
   std::uint32_t sum = 0;
-  for (std::size_t g = 0; g < sequence.tables.size(); ++g)
-    sum += pages_covering(config.kv.groups[g], sequence.planned + count) - static_cast<std::uint32_t>(sequence.tables[g].pages.size());
+  for (std::size_t g = 0; g < sequence.tables.size(); ++g) {
+    // There may be more than that: those of guesses that did not hold.
+    const auto there = static_cast<std::uint32_t>(sequence.tables[g].pages.size());
+    const std::uint32_t covering = pages_covering(config.kv.groups[g], sequence.planned + count);
+    sum += covering - std::min(covering, there);
+  }
   return sum;
 }
 
@@ -231,10 +316,10 @@ void Core::State::schedule(Sequence& sequence, std::uint32_t count, StepPlan& pl
   for (std::size_t g = 0; g < sequence.tables.size(); ++g) {
     std::vector<PageId>& pages = sequence.tables[g].pages;
     const std::uint32_t covering = pages_covering(config.kv.groups[g], sequence.planned + count);
-    if (covering == pages.size()) continue;
+    if (covering <= pages.size()) continue;
     PageGrant grant{sequence.row, static_cast<std::uint32_t>(g), static_cast<std::uint32_t>(pages.size()), {}};
     while (pages.size() < covering) {
-      pages.push_back(pool_of(sequence).take());
+      pages.push_back(book_of(sequence).take());
       grant.pages.push_back(pages.back());
     }
     plan.pages.push_back(std::move(grant));
@@ -244,16 +329,20 @@ void Core::State::schedule(Sequence& sequence, std::uint32_t count, StepPlan& pl
   work.start = sequence.planned;
   work.count = count;
   // With a draw in flight the token is on the device only.
+  const std::vector<TokenId>& guessed = sequence.guessed;
+  work.draws = 1 + static_cast<std::uint32_t>(guessed.size());
   if (sequence.pending == 0) {
     const auto first = sequence.tokens.begin() + sequence.planned;
-    work.tokens.assign(first, first + count);
+    work.tokens.assign(first, first + (count - static_cast<std::uint32_t>(guessed.size())));
+    work.tokens.insert(work.tokens.end(), guessed.begin(), guessed.end());
   }
-  work.sample = sequence.planned + count == sequence.length();
-  const bool decode = count == 1 && sequence.planned >= sequence.prompt_count;
-  flight.work.push_back(FlightWork{&sequence, sequence.request, sequence.row, count, work.sample, decode});
+  work.sample = sequence.planned + count == sequence.length() + guessed.size();
+  const bool decode = work.draws == count && sequence.planned >= sequence.prompt_count;
+  flight.work.push_back(FlightWork{&sequence, sequence.request, sequence.row, count, work.sample, work.draws, decode});
   sequence.starts[sequence.in_flight++] = sequence.planned;
   sequence.planned += count;
-  if (work.sample) ++sequence.pending;
+  FairQueue::charge(sequence, sequence.planned);
+  if (work.sample) sequence.pending += work.draws;
   plan.work.push_back(std::move(work));
 }
 

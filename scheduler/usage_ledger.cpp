@@ -55,15 +55,24 @@ void UsageLedger::planned(const StepPlan& plan) {
   for (const RowSetup& setup : plan.set) {
     const auto it = sequences_.find(setup.request);
     set_row(setup.row, it == sequences_.end() ? nullptr : &it->second);
-    if (it != sequences_.end()) it->second.starts = true;
+    if (it == sequences_.end()) continue;
+    it->second.starts = true;
+    it->second.kept = false;
   }
+  for (const PageGrant& grant : plan.pages)
+    if (grant.kept && grant.row.value < rows_.size() && rows_[grant.row.value] != nullptr) rows_[grant.row.value]->kept = true;
   std::vector<Work>& works = steps_[plan.step];
   for (const RowWork& work : plan.work) {
     Sequence* const sequence = work.row.value < rows_.size() ? rows_[work.row.value] : nullptr;
     works.push_back({sequence, work.start, work.count});
     if (sequence == nullptr) continue;
-    // A row begins at position 0, or behind what came back from the mirror.
-    if (std::exchange(sequence->starts, false)) sequence->account->tally.restored_tokens += work.start;
+    // A row begins at position 0, or behind what was there or came back from the mirror.
+    UsageTally& tally = sequence->account->tally;
+    if (std::exchange(sequence->starts, false)) {
+      (sequence->kept ? tally.cached_tokens : tally.restored_tokens) += work.start;
+      // By whomever: if it is lost, computing it is doing so again.
+      if (sequence->kept) sequence->computed_most = std::max(sequence->computed_most, work.start);
+    }
     ++sequence->in_flight;
   }
 }
@@ -113,7 +122,9 @@ void UsageLedger::lost() {
 }
 
 void UsageLedger::hold(std::vector<HeldPages> held, std::uint64_t page_bytes, std::uint64_t now_us) {
-  std::sort(held.begin(), held.end(), [](const HeldPages& a, const HeldPages& b) { return a.sequence < b.sequence; });
+  // The core has them in order of acceptance, which is that of their ids as a rule.
+  const auto before_it = [](const HeldPages& a, const HeldPages& b) { return a.sequence < b.sequence; };
+  if (!std::is_sorted(held.begin(), held.end(), before_it)) std::sort(held.begin(), held.end(), before_it);
   std::vector<std::pair<RequestId, Held>> next;
   next.reserve(held.size());
   auto before = held_.begin();

@@ -26,6 +26,7 @@ struct UsageTally {
   std::uint64_t computed_tokens = 0;    // that went through the layers, in steps that ended
   std::uint64_t recomputed_tokens = 0;  // of these, once more: their KV had been given up or lost
   std::uint64_t restored_tokens = 0;    // that came back from the mirror instead
+  std::uint64_t cached_tokens = 0;      // or were there already
   std::uint64_t device_ns = 0;          // of all ranks together
   double kv_byte_seconds = 0;           // over all ranks that hold a shard
   std::uint32_t preemptions = 0;
@@ -78,6 +79,7 @@ class UsageLedger {
     std::optional<RowIndex> row;
     std::uint32_t computed_most = 0;  // positions that were computed once
     bool starts = false;              // has a row, and no work on it yet
+    bool kept = false;                // and it begins with pages of others
     bool ended = false;
     std::uint32_t in_flight = 0;  // steps in flight that compute for it
   };

@@ -163,7 +163,10 @@ int run_chat(const ChatSettings& settings) {
               "choices"};
   if (!submit) return complain(submit.error());
   submit->tenant = settings.tenant;
-  auto client = protocol::Client::connect({.endpoint = settings.endpoint, .name = "althing-chat/" ALTHING_VERSION, .limits = {}});
+  submit->priority = settings.priority;
+  auto options = client_options_of(settings.server, "althing-chat/" ALTHING_VERSION);
+  if (!options) return complain(options.error());
+  auto client = protocol::Client::connect(*options);
   if (!client) return complain(client.error());
   StreamPrinter printer(*colour, settings.ask.json, settings.ask.sampling.n);
   watch_interrupts();

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "actors/commands/connect.hpp"
 #include "protocol/wire/messages.hpp"
 
 namespace althing::actors {
@@ -20,8 +21,9 @@ struct AskSettings {
 };
 
 struct ChatSettings {
-  std::string endpoint = "tcp://127.0.0.1:4550";
-  std::string tenant;               // "": the server's default
+  ConnectSettings server;
+  std::string tenant;  // "": the server's default
+  std::int32_t priority = 0;
   std::optional<std::string> once;  // a question; absent: interactive
   AskSettings ask;
 };

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "actors/commands/inspect.hpp"
+#include "actors/commands/same_twice.hpp"
 #include "actors/complain.hpp"
 #include "actors/control_channel.hpp"
 #include "actors/exit_codes.hpp"
@@ -70,9 +71,9 @@ Line descriptors() {
 // A port that is taken is only noted: it may well be the server that one asks about.
 Line port(const ServingAddress& address) {
   const std::string what = "--" + std::string(address.flag);
-  if (address.address.port == 0) return {Finding::ok, what, address.address.text() + ": any free port"};
+  if (address.port == 0) return {Finding::ok, what, address.text + ": any free port"};
   if (auto status = check_free(address); !status) return {Finding::note, what, status.error().message};
-  return {Finding::ok, what, address.address.text() + " is free"};
+  return {Finding::ok, what, address.text + " is free"};
 }
 
 std::vector<Line> gpus() {
@@ -87,10 +88,19 @@ std::vector<Line> gpus() {
   return lines;
 }
 
+Line answers(const ServeSettings& settings) {
+  auto found = same_twice(settings);
+  if (!found) return {Finding::wrong, "model", found.error().message};
+  const Finding finding = found->kind == TwiceFinding::Kind::same               ? Finding::ok
+                          : found->kind == TwiceFinding::Kind::differs_slightly ? Finding::note
+                                                                                : Finding::wrong;
+  return {finding, "model", found->detail};
+}
+
 }  // namespace
 
-int run_doctor(const std::string& bind, const std::string& metrics, bool json) {
-  auto addresses = serving_addresses(bind, metrics);
+int run_doctor(const ServeSettings& settings, bool json) {
+  auto addresses = serving_addresses(settings.bind, settings.metrics, !settings.curve_key.empty());
   if (!addresses) return complain(addresses.error());
   std::vector<Line> lines{{Finding::ok, "althing", ALTHING_VERSION},
                           {Finding::ok, "libraries",
@@ -103,6 +113,7 @@ int run_doctor(const std::string& bind, const std::string& metrics, bool json) {
                           descriptors()};
   for (const ServingAddress& address : *addresses) lines.push_back(port(address));
   for (Line& line : gpus()) lines.push_back(std::move(line));
+  if (!settings.model.empty()) lines.push_back(answers(settings));
   bool wrong = false;
   for (const Line& line : lines) {
     wrong = wrong || line.finding == Finding::wrong;

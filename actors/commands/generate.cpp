@@ -24,20 +24,22 @@ namespace {
 // The text of choices that come as token ids: of one as it comes, of several one after the other at the end.
 class RawText {
  public:
-  RawText(const protocol::harmony::Format& format, std::uint32_t choices)
-      : texts_(choices, protocol::Detokenizer(format.tokenizer)), held_(choices) {}
+  RawText(const protocol::chat::ChatFormat& format, std::uint32_t choices)
+      : texts_(choices, protocol::Detokenizer(format.tokenizer())), held_(choices) {}
 
   void print(const wire::Delta& delta) {
     for (const TokenId token : delta.tokens) held_[delta.choice] += texts_[delta.choice].push(token);
+    for (const wire::DeltaEvent& event : delta.events)  // in front of a stop string
+      if (const auto* rest = std::get_if<wire::Text>(&event)) held_[delta.choice] += texts_[delta.choice].finish() + rest->text;
     if (held_.size() > 1) return;
-    std::fputs(held_[0].c_str(), stdout);
+    print_text(held_[0]);
     std::fflush(stdout);
     held_[0].clear();
   }
   void finish() {
     for (std::size_t i = 0; i < held_.size(); ++i) {
       if (held_.size() > 1) std::printf("[choice %zu]\n", i);
-      std::printf("%s%s\n", held_[i].c_str(), texts_[i].finish().c_str());
+      print_text(held_[i] + texts_[i].finish() + "\n");
     }
   }
 
@@ -55,13 +57,13 @@ int listen(caf::scoped_actor& self, const std::function<std::optional<int>(const
 
 }  // namespace
 
-Result<wire::Submit> request_of(const GenerateSettings& settings, const protocol::harmony::Format& format) {
+Result<wire::Submit> request_of(const GenerateSettings& settings, const protocol::chat::ChatFormat& format) {
   auto submit = submit_of(settings.ask);
   if (!submit) return submit;
   submit->request_id = "generate";
   if (settings.raw) {
     submit->messages.clear();
-    submit->prompt_tokens = format.tokenizer->encode_with_special(settings.prompt);
+    submit->prompt_tokens = format.tokenizer()->encode_with_special(settings.prompt);
     if (submit->prompt_tokens.empty()) return Error{ErrorCode::invalid_argument, "the prompt is empty; give some text to continue", "prompt"};
   } else {
     submit->messages.push_back(user_message(settings.prompt));
@@ -77,7 +79,7 @@ int run_generate(const GenerateSettings& settings) {
   StreamPrinter printer(*colour, settings.ask.json, settings.ask.sampling.n);
   const bool raw = settings.raw && !settings.ask.json;
   std::optional<RawText> text;
-  const auto ask = [&](const protocol::harmony::Format& format) {
+  const auto ask = [&](const protocol::chat::ChatFormat& format) {
     text.emplace(format, settings.ask.sampling.n);
     return request_of(settings, format);
   };
@@ -98,7 +100,7 @@ int run_generate(const GenerateSettings& settings) {
   });
 }
 
-int answer_here(const GenerateSettings& settings, const std::function<Result<wire::Submit>(const protocol::harmony::Format&)>& ask,
+int answer_here(const GenerateSettings& settings, const std::function<Result<wire::Submit>(const protocol::chat::ChatFormat&)>& ask,
                 const std::function<std::optional<int>(const wire::ServerMessage&)>& hear) {
   auto setup = set_up_engine(settings.engine);
   if (!setup) return complain(setup.error());
@@ -131,7 +133,6 @@ int answer_here(const GenerateSettings& settings, const std::function<Result<wir
       shared->metrics = metrics;
       shared->scheduler = scheduler;
       shared->linger = std::chrono::milliseconds(0);
-      shared->trace_unsupported = trace_unsupported(*setup);
       system.spawn(frontend_actor, std::shared_ptr<const FrontendShared>(std::move(shared)),
                    FrontendStart{RequestId{1}, "generate", std::move(*submit), caf::actor_cast<caf::actor>(self), std::chrono::steady_clock::now()});
       code = listen(self, hear);

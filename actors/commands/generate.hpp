@@ -7,7 +7,7 @@
 
 #include "actors/commands/chat.hpp"
 #include "actors/settings.hpp"
-#include "protocol/harmony/format.hpp"
+#include "protocol/chat/chat_format.hpp"
 
 namespace althing::actors {
 
@@ -21,11 +21,11 @@ struct GenerateSettings {
 int run_generate(const GenerateSettings& settings);
 
 // What the settings ask for. Errors: those of submit_of; invalid_argument for an empty raw prompt.
-Result<protocol::wire::Submit> request_of(const GenerateSettings& settings, const protocol::harmony::Format& format);
+Result<protocol::wire::Submit> request_of(const GenerateSettings& settings, const protocol::chat::ChatFormat& format);
 
 // Answers one request in this process. `ask` makes it; `hear` hears what a client would, until it returns the exit code. Returns that, or the code of
 // what went wrong before there was an answer, which has been said.
-int answer_here(const GenerateSettings& settings, const std::function<Result<protocol::wire::Submit>(const protocol::harmony::Format&)>& ask,
+int answer_here(const GenerateSettings& settings, const std::function<Result<protocol::wire::Submit>(const protocol::chat::ChatFormat&)>& ask,
                 const std::function<std::optional<int>(const protocol::wire::ServerMessage&)>& hear);
 
 }  // namespace althing::actors

@@ -55,7 +55,7 @@ Result<MoeModel> load_moe_model(const MoeBatchSettings& settings) {
                  "steps"};
   MoeModel loaded{std::move(*model), {}};
   for (const std::string& text : *texts) {
-    std::vector<TokenId> tokens = format->tokenizer->encode(text);
+    std::vector<TokenId> tokens = format->tokenizer()->encode(text);
     tokens.resize(std::min<std::size_t>(tokens.size(), moe_prompt_tokens_max));
     loaded.prompts.push_back(std::move(tokens));
   }

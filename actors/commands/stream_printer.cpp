@@ -13,9 +13,32 @@ namespace harmony = protocol::harmony;
 namespace wire = protocol::wire;
 namespace {
 
+std::string shown(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7F) {
+      out += "\xE2\x90";
+      out += static_cast<char>(c == 0x7F ? 0xA1 : 0x80 + c);
+    } else if (c == 0xC2 && next >= 0x80 && next < 0xA0) {
+      out += "\xEF\xBF\xBD";
+      ++i;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
 std::optional<std::string> present(const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); }
 
 }  // namespace
+
+void print_text(const std::string& text) {
+  const std::string said = ::isatty(STDOUT_FILENO) == 1 ? shown(text) : text;
+  std::fwrite(said.data(), 1, said.size(), stdout);
+}
 
 Result<ColourChoice> colour_choice_of(const std::string& name) {
   if (name == "auto") return ColourChoice::automatic;
@@ -82,7 +105,7 @@ void StreamPrinter::start(const wire::MessageStarted& started) {
   end();
   if (!started.recipient.empty()) {
     paint("\033[33m");
-    std::printf("[call %s] ", started.recipient.c_str());
+    print_text("[call " + started.recipient + "] ");
     at_line_start_ = false;
   } else if (started.channel == "analysis") {
     paint("\033[2m");
@@ -96,7 +119,7 @@ void StreamPrinter::start(const wire::MessageStarted& started) {
 void StreamPrinter::text(const wire::Text& piece) {
   if (!messages_.empty()) std::get<harmony::TextContent>(messages_.back().content[0]).text += piece.text;
   if (json_) return;
-  std::fputs(piece.text.c_str(), stdout);
+  print_text(piece.text);
   at_line_start_ = !piece.text.empty() && piece.text.back() == '\n';
 }
 

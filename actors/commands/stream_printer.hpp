@@ -13,6 +13,10 @@ enum class ColourChoice : std::uint8_t { automatic, always, never };
 // auto, always or never; automatic follows whether standard output is a terminal.
 Result<ColourChoice> colour_choice_of(const std::string& name);
 
+// Prints what a model wrote. A terminal obeys control characters (titles, the clipboard, lines that were printed before), and a model may have been
+// talked into writing some: there they are shown by their signs, those of C1, which have none, as U+FFFD. A file or a pipe gets the text as it is.
+void print_text(const std::string& text);
+
 class StreamPrinter {
  public:
   StreamPrinter(ColourChoice colour, bool json, std::uint32_t choices = 1);

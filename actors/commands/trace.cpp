@@ -56,7 +56,7 @@ int trace_here(const TraceSettings& settings, TracePrinter& printer) {
   bool answered = false;
   const int code = answer_here(
       settings.here,
-      [&](const protocol::harmony::Format& format) {
+      [&](const protocol::chat::ChatFormat& format) {
         auto submit = request_of(settings.here, format);
         if (submit) submit->trace_top_m = settings.top_m;
         return submit;
@@ -75,7 +75,9 @@ int trace_server(const TraceSettings& settings, TracePrinter& printer) {
   if (!submit) return complain(submit.error());
   submit->messages.push_back(user_message(settings.here.prompt));
   submit->trace_top_m = settings.top_m;
-  auto client = protocol::Client::connect({.endpoint = settings.endpoint, .name = "althing-trace/" ALTHING_VERSION, .limits = {}});
+  auto options = client_options_of(settings.server, "althing-trace/" ALTHING_VERSION);
+  if (!options) return complain(options.error());
+  auto client = protocol::Client::connect(*options);
   if (!client) return complain(client.error());
   std::optional<Error> failure;
   bool over = false;

@@ -3,13 +3,14 @@
 
 #include <string>
 
+#include "actors/commands/connect.hpp"
 #include "actors/commands/generate.hpp"
 #include "actors/commands/trace_lines.hpp"
 
 namespace althing::actors {
 
 struct TraceSettings {
-  std::string endpoint = "tcp://127.0.0.1:4550";
+  ConnectSettings server;
   GenerateSettings here;  // its prompt and ask, and where engine.model names a folder, all of it: no server
   std::string heat_map;   // SVG file; "" for none
   std::uint32_t top_m = default_trace_top_m;

@@ -1,13 +1,20 @@
 // Asks an Althing server one question through the C++ client and prints the answer as it comes: reasoning in brackets, the final answer plain.
 //
-//   chat [tcp://127.0.0.1:4550] 12 + 30
+//   chat [tcp://127.0.0.1:4550] [--server-key server.pub --key alice.key] 12 + 30
+//
+// The keys are for servers that want some (`althing keys new` makes them); the secret one must be readable by you alone.
 #include <chrono>
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "protocol/client/client.hpp"
+#include "protocol/curve/key_file.hpp"
 
 using namespace althing;
+namespace curve = protocol::curve;
 namespace wire = protocol::wire;
 namespace harmony = protocol::harmony;
 
@@ -25,17 +32,56 @@ void print(const wire::DeltaEvent& event) {
   std::fflush(stdout);
 }
 
+struct Words {
+  std::string endpoint, server_key, key, prompt;
+};
+
+// nullopt: something is missing, or one key is given without the other.
+std::optional<Words> words_of(int argc, char** argv) {
+  Words words;
+  int at = 1;
+  for (; at < argc; ++at) {
+    const std::string word = argv[at];
+    std::string* const value = word == "--server-key" ? &words.server_key : word == "--key" ? &words.key : nullptr;
+    if (value != nullptr && at + 1 < argc)
+      *value = argv[++at];
+    else if (word.find("://") != std::string::npos)
+      words.endpoint = word;
+    else
+      break;
+  }
+  for (; at < argc; ++at) words.prompt += (words.prompt.empty() ? "" : " ") + std::string(argv[at]);
+  if (words.prompt.empty() || words.server_key.empty() != words.key.empty()) return std::nullopt;
+  return words;
+}
+
+// What lets us in: the server's public key, or its .pub file, and our own secret one with the public half that belongs to it.
+Result<std::shared_ptr<const curve::ClientKeys>> keys_of(const Words& words) {
+  auto server = curve::public_key_from(words.server_key);
+  if (!server) return server.error();
+  auto secret = curve::read_secret_key(words.key);
+  if (!secret) return secret.error();
+  curve::PublicKey own = secret->public_key();
+  return std::make_shared<const curve::ClientKeys>(curve::ClientKeys{std::move(*server), {std::move(own), std::move(*secret)}});
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  protocol::ClientOptions options;
-  int word = 1;
-  if (argc > 1 && std::string(argv[1]).find("://") != std::string::npos) options.endpoint = argv[word++];
-  std::string prompt;
-  for (; word < argc; ++word) prompt += (prompt.empty() ? "" : " ") + std::string(argv[word]);
-  if (prompt.empty()) {
-    std::fprintf(stderr, "usage: chat [ENDPOINT] PROMPT…\n");
+  const auto words = words_of(argc, argv);
+  if (!words) {
+    std::fprintf(stderr, "usage: chat [ENDPOINT] [--server-key FILE --key FILE] PROMPT…\n");
     return 2;
+  }
+  protocol::ClientOptions options;
+  if (!words->endpoint.empty()) options.endpoint = words->endpoint;
+  if (!words->key.empty()) {
+    auto keys = keys_of(*words);
+    if (!keys) {
+      std::fprintf(stderr, "chat: %s\n", keys.error().message.c_str());
+      return 1;
+    }
+    options.keys = std::move(*keys);
   }
 
   auto client = protocol::Client::connect(options);
@@ -45,7 +91,7 @@ int main(int argc, char** argv) {
   }
   harmony::Message question;
   question.role = harmony::Role::user;
-  question.content.emplace_back(harmony::TextContent{prompt});
+  question.content.emplace_back(harmony::TextContent{words->prompt});
   wire::Submit submit;
   submit.messages = {question};
   submit.credit = 64;  // the client grants more as this program prints

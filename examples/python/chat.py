@@ -7,14 +7,16 @@ import argparse
 import os
 import sys
 
-from session import ServerError, Session
+from althing_client import AlthingError, Client, MessageEnded, MessageStarted, Sampling, Text
+from server_options import add_server_options, curve_of
 
 STYLES = {'analysis': '\033[2m', 'commentary': '\033[36m', 'final': '\033[1m'}
 
 
 def main():
     parser = argparse.ArgumentParser(description='Ask an Althing server one question.')
-    parser.add_argument('--endpoint', default='tcp://127.0.0.1:4550')
+    add_server_options(parser)
+    parser.add_argument('--encoding', choices=['json', 'capnp'], default='json', help='capnp needs pycapnp')
     parser.add_argument('--effort', choices=['low', 'medium', 'high'])
     parser.add_argument('--temperature', type=float, default=0.0)
     parser.add_argument('--max-tokens', type=int, help='at most this many generated tokens')
@@ -23,31 +25,29 @@ def main():
     options = parser.parse_args()
 
     colour = sys.stdout.isatty() and 'NO_COLOR' not in os.environ
-    sampling = {'temperature': options.temperature, 'completion_tokens_max': options.max_tokens}
-    question = {'role': 'user', 'content': ' '.join(options.prompt)}
-
-    session = Session(options.endpoint, 'althing-chat.py/0.1')
-    session.submit('chat', [question], reasoning_effort=options.effort, sampling=sampling, tenant=options.tenant)
-    for event in session.answer('chat'):
-        if event['type'] == 'message_started':
-            # Without a terminal only the final answer is told apart: everything else gets its channel in front.
-            label = event['channel'] + (' to=' + event['recipient'] if event['recipient'] else '')
-            print(STYLES.get(event['channel'], '') if colour else '' if event['channel'] == 'final' else f'[{label}] ', end='')
-        elif event['type'] == 'text':
-            print(event['text'], end='', flush=True)
-        elif event['type'] == 'message_ended':
-            print('\033[0m' if colour else '')
-        else:
-            if event['reason'] != 'stop':
-                print(f'(ended: {event["reason"]} after {event["usage"]["completion_tokens"]} tokens)', file=sys.stderr)
-            if event.get('layout_changed'):
-                print('(the server lost or regained ranks on the way; asked again, it may answer otherwise)', file=sys.stderr)
+    sampling = Sampling(temperature=options.temperature, completion_tokens_max=options.max_tokens)
+    with Client(options.endpoint, curve=curve_of(options), encoding=options.encoding, name='althing-chat.py/0.1') as client:
+        stream = client.stream(' '.join(options.prompt), effort=options.effort, sampling=sampling, tenant=options.tenant)
+        for event in stream:
+            match event:
+                case MessageStarted(channel=channel, recipient=recipient):
+                    # Without a terminal only the final answer is told apart: everything else gets its channel in front.
+                    label = channel + (' to=' + recipient if recipient else '')
+                    print(STYLES.get(channel, '') if colour else '' if channel == 'final' else f'[{label}] ', end='')
+                case Text(text=text):
+                    print(text, end='', flush=True)
+                case MessageEnded():
+                    print('\033[0m' if colour else '')
+    if stream.done.reason != 'stop':
+        print(f'(ended: {stream.done.reason} after {stream.done.usage.completion_tokens} tokens)', file=sys.stderr)
+    if stream.done.layout_changed:
+        print('(the server lost or regained ranks on the way; asked again, it may answer otherwise)', file=sys.stderr)
 
 
 if __name__ == '__main__':
     try:
         main()
-    except ServerError as error:
+    except (AlthingError, ImportError) as error:
         sys.exit(f'\nchat.py: {error}')
     except KeyboardInterrupt:
         sys.exit(130)

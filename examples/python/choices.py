@@ -6,12 +6,13 @@
 import argparse
 import sys
 
-from session import ServerError, Session, collect_choices
+from althing_client import AlthingError, ChoiceEnd, Client, Sampling
+from server_options import add_server_options, curve_of
 
 
 def main():
     parser = argparse.ArgumentParser(description='Ask an Althing server one question and get several answers.')
-    parser.add_argument('--endpoint', default='tcp://127.0.0.1:4550')
+    add_server_options(parser)
     parser.add_argument('-n', '--choices', type=int, default=3)
     parser.add_argument('--temperature', type=float, default=1.0)
     parser.add_argument('--seed', type=int, help='choice c of a seed is the same however many choices are asked for')
@@ -19,24 +20,23 @@ def main():
     parser.add_argument('prompt', nargs='+')
     options = parser.parse_args()
 
-    sampling = {'n': options.choices, 'temperature': options.temperature, 'seed': options.seed, 'completion_tokens_max': options.max_tokens}
-    session = Session(options.endpoint, 'althing-choices.py/0.1')
-    session.submit('choices', [{'role': 'user', 'content': ' '.join(options.prompt)}], reasoning_effort='low', sampling=sampling)
-    answers, done = collect_choices(session.answer('choices'))
+    sampling = Sampling(n=options.choices, temperature=options.temperature, seed=options.seed, completion_tokens_max=options.max_tokens)
+    with Client(options.endpoint, curve=curve_of(options), name='althing-choices.py/0.1') as client:
+        reply = client.ask(' '.join(options.prompt), effort='low', sampling=sampling)
+    usage = reply.done.usage
     # A request of one has no list of choices: what it says about the whole is about that one.
-    ends = done.get('choices') or [{'reason': done['reason'], **done['usage']}]
-    for choice, end in enumerate(ends):
-        final = ''.join(message['content'] for message in answers.get(choice, []) if message.get('channel') == 'final')
-        print(f'[{choice}: {end["reason"]}, {end["completion_tokens"]} tokens] {final}')
-        if 'error' in end:
-            print(f'choice {choice}: {end["error"]["code"]}: {end["error"]["message"]}', file=sys.stderr)
-    print(f'{done["usage"]["completion_tokens"]} tokens in all', file=sys.stderr)
+    ends = reply.done.choices or [ChoiceEnd(reply.done.reason, usage.completion_tokens, usage.preemptions)]
+    for choice, (answer, end) in enumerate(zip(reply.choices, ends, strict=True)):
+        print(f'[{choice}: {end.reason}, {end.completion_tokens} tokens] {answer.text}')
+        if end.error:
+            print(f'choice {choice}: {end.error}', file=sys.stderr)
+    print(f'{usage.completion_tokens} tokens in all', file=sys.stderr)
 
 
 if __name__ == '__main__':
     try:
         main()
-    except ServerError as error:
+    except AlthingError as error:
         sys.exit(f'choices.py: {error}')
     except KeyboardInterrupt:
         sys.exit(130)

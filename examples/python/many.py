@@ -9,54 +9,52 @@ prompt. An output line is {"request": number, "messages": […], "reason": …, 
 line, "messages" and "tokens" are choice 0's and "choices" has those of all. "layout_changed" is there when the server lost or regained ranks on the way.
 """
 import argparse
+import asyncio
+import contextlib
 import json
 import sys
-import threading
 import time
 
-from session import ServerError, Session, collect_choices
+from althing_client import AlthingError, AsyncClient
+from server_options import add_server_options, curve_of
 
 
-def stream(session, first, step, submits, report):
-    """Sends every step-th submit and follows all of them to their ends."""
-    started, events, tokens, first_at = {}, {}, {}, {}
-    for number in range(first, len(submits), step):
-        key = f'many-{number}'
-        started[key], events[key], tokens[key] = time.monotonic(), [], {}
-        session.submit(key, **{'messages': [], **submits[number]})
+def wire(answer):
+    return {'messages': [message.to_wire() for message in answer.messages], 'tokens': answer.tokens}
 
-    def close(key, **members):
-        now, begun = time.monotonic(), started.pop(key)
-        messages, _ = collect_choices(events[key])
-        choices = [{'messages': messages.get(choice, []), 'tokens': tokens[key].get(choice, [])} for choice in range(max({0, *messages, *tokens[key]}) + 1)]
-        report({'request': int(key[5:]), **choices[0], **({'choices': choices} if len(choices) > 1 else {}), **members,
-                'first_ms': round(1000 * (first_at.get(key, now) - begun), 1), 'total_ms': round(1000 * (now - begun), 1)})
 
-    source = session.messages()
-    while started:
-        try:
-            message = next(source)
-        except ServerError as error:
-            for key in list(started):
-                close(key, error={'code': error.code, 'message': error.message})
-            return
-        key = message.get('request_id')
-        if key not in started or message['type'] == 'accepted':
-            continue
-        if message['type'] == 'delta':
-            first_at.setdefault(key, time.monotonic())
-            choice = message.get('choice', 0)
-            events[key] += [{**event, 'choice': choice} for event in message['events']]
-            tokens[key].setdefault(choice, []).extend(message['tokens'])
-        elif message['type'] == 'done':
-            close(key, reason=message['reason'], usage=message['usage'], **({'layout_changed': True} if message.get('layout_changed') else {}))
-        elif message['type'] == 'error':
-            close(key, error=message['error'])
+async def run(client, number, submit, report):
+    """One request from its submit to its line."""
+    begun = time.monotonic()
+    submit = dict(submit)
+    prompt, sampling = submit.pop('prompt_tokens', None) or submit.pop('messages', []), submit.pop('sampling', {})
+    members = {'sampling': sampling, 'return_tokens': submit.pop('return_tokens', False), 'credit': submit.pop('credit', 0), 'more': submit}
+    first, end, reply = None, {}, None
+    try:
+        stream = client.stream(prompt, request_id=f'many-{number}', **members)
+        async for _ in stream:
+            first = first or time.monotonic()
+        done, reply = stream.done, stream.reply
+        usage = {name: getattr(done.usage, name) for name in ('prompt_tokens', 'completion_tokens', 'preemptions')}
+        end = {'reason': done.reason, 'usage': usage, **({'layout_changed': True} if done.layout_changed else {})}
+    except AlthingError as error:
+        end, reply = {'error': {'code': error.code, 'message': error.message, 'field': error.field}}, error.reply
+    choices = [wire(answer) for answer in reply.choices] if reply else [{'messages': [], 'tokens': []}]
+    now = time.monotonic()
+    report({'request': number, **choices[0], **({'choices': choices} if len(choices) > 1 else {}), **end,
+            'first_ms': round(1000 * ((first or now) - begun), 1), 'total_ms': round(1000 * (now - begun), 1)})
+
+
+async def run_all(options, submits, report):
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(AsyncClient(options.endpoint, curve=curve_of(options), name=f'althing-many.py/{number}'))
+                   for number in range(options.sockets)]
+        await asyncio.gather(*(run(clients[number % options.sockets], number, submit, report) for number, submit in enumerate(submits)))
 
 
 def main():
     parser = argparse.ArgumentParser(description='Run many chats at once against an Althing server.')
-    parser.add_argument('--endpoint', default='tcp://127.0.0.1:4550')
+    add_server_options(parser)
     parser.add_argument('--sockets', type=int, default=1)
     parser.add_argument('--requests', type=int, help='how many; an input is repeated or cut (default: the input once, or 16)')
     parser.add_argument('--input', help='JSON lines, - for standard input')
@@ -77,19 +75,13 @@ def main():
     defaults = {'sampling': {'temperature': options.temperature, 'completion_tokens_max': options.max_tokens}, 'return_tokens': options.return_tokens}
     submits = [{**defaults, **submits[number % len(submits)]} for number in range(count)]
 
-    ended_well, lock = [], threading.Lock()
+    ended_well = []
 
     def report(line):
-        with lock:
-            ended_well.extend([] if 'error' in line else [line['request']])
-            print(json.dumps(line, ensure_ascii=False), flush=True)
+        ended_well.extend([] if 'error' in line else [line['request']])
+        print(json.dumps(line, ensure_ascii=False), flush=True)
 
-    sessions = [Session(options.endpoint, f'althing-many.py/{number}') for number in range(options.sockets)]
-    threads = [threading.Thread(target=stream, args=(session, number, len(sessions), submits, report)) for number, session in enumerate(sessions)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    asyncio.run(run_all(options, submits, report))
     print(f'{len(ended_well)} of {count} requests ended well', file=sys.stderr)
     return 0 if len(ended_well) == count else 1
 
@@ -97,7 +89,7 @@ def main():
 if __name__ == '__main__':
     try:
         sys.exit(main())
-    except ServerError as error:
+    except AlthingError as error:
         sys.exit(f'many.py: {error}')
     except KeyboardInterrupt:
         sys.exit(130)

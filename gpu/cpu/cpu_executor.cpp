@@ -141,12 +141,12 @@ class CpuExecutor final : public Executor {
     return traced;
   }
 
-  // Pages that get another owner, or other contents, are not the copier's to read any more; a new epoch leaves it none of those that are granted
-  // again.
+  // What a row is given with keys in it may be copied all the same. Pages that get another owner, or other contents, are not the copier's to read any
+  // more; a new epoch leaves it none of those that are granted again.
   void release_pages(const StepPlan& plan) {
     std::vector<PageId> pages;
     for (const PageGrant& grant : plan.pages)
-      if (rows_.at(grant.row).dp_group == program_.dp_group) pages.insert(pages.end(), grant.pages.begin(), grant.pages.end());
+      if (!grant.kept && rows_.at(grant.row).dp_group == program_.dp_group) pages.insert(pages.end(), grant.pages.begin(), grant.pages.end());
     for (const LeftPage& left : plan.scrub)
       if (left.dp_group == program_.dp_group) pages.push_back(left.page);
     copier_->withdraw(std::move(pages));
@@ -215,32 +215,39 @@ class CpuExecutor final : public Executor {
         batch.damaged = batch.tokens.size() - 1;
         damaged_row_.reset();
       }
-      if (work.sample) batch.sampled.push_back(static_cast<std::uint32_t>(batch.tokens.size() - 1));
+      for (std::uint32_t back = work.draws; work.sample && back > 0; --back)
+        batch.sampled.push_back(static_cast<std::uint32_t>(batch.tokens.size()) - back);
     }
     return batch;
   }
 
-  StepResult finish(const StepPlan& plan, const StepBatch& batch) {
-    std::vector<const RowWork*> sampled;
+  StepResult finish(const StepPlan& plan, StepBatch& batch) {
+    // Each with how many positions in front of the row's last draw it is.
+    std::vector<std::pair<const RowWork*, std::uint32_t>> sampled;
     for (const RowWork& work : plan.work) {
-      RowState& row = rows_.at(work.row);
-      row.started = true;
-      row.length = work.start + work.count;
-      row.drawn = work.sample;
-      if (work.sample) sampled.push_back(&work);
+      rows_.at(work.row).advance(work);
+      for (std::uint32_t back = work.draws; work.sample && back > 0; --back) sampled.emplace_back(&work, back - 1);
     }
     StepResult result{plan.step, plan.epoch, std::vector<DrawnToken>(sampled.size())};
+    std::vector<std::optional<TokenLogprobs>> told(sampled.size());
     pool_.run(static_cast<std::uint32_t>(sampled.size()), [&](std::uint32_t i, std::uint32_t) {
-      const RowWork& work = *sampled[i];
-      RowState& row = rows_.at(work.row);
+      const auto [work, back] = sampled[i];
+      RowState& row = rows_.at(work->row);
       const std::size_t index = batch.all_logits ? batch.sampled[i] : i;
-      const std::span<const float> logits(batch.logits.data() + index * program_.vocabulary, program_.vocabulary);
-      row.drawn_position = work.start + work.count;
-      const auto token = draw(logits, row.sampling, row.drawn_position);
+      const std::span<float> logits(batch.logits.data() + index * program_.vocabulary, program_.vocabulary);
+      // Nobody reads the row's logits any more: observers have seen them as the model made them.
+      adjust(logits, row.sampling, row.seen ? row.seen->list() : std::span<const SeenToken>());
+      std::vector<std::uint32_t> legal;
+      if (!work->mask.empty()) legal = *decode_mask(work->mask, program_.vocabulary);  // checked before the step began
+      const auto token = draw(logits, row.sampling, row.drawn_position - back, legal);
       // A void draw may still be the source of a step that is already planned; any token will do, the request fails.
-      row.drawn_token = token.value_or(0);
-      result.drawn[i] = {work.row, row.request, row.drawn_token, !token.has_value()};
+      if (back == 0) row.drawn_token = token.value_or(0);
+      if (row.seen) row.seen->add_output(token.value_or(0));
+      if (token && row.sampling.logprobs) told[i] = logprobs_of(logits, *token, row.sampling.top_logprobs, legal);
+      result.drawn[i] = {work->row, row.request, token.value_or(0), !token.has_value()};
     });
+    for (std::size_t i = 0; i < told.size(); ++i)
+      if (told[i]) append_logprobs(result.logprobs, {result.drawn[i].request, std::move(*told[i])});
     return result;
   }
 

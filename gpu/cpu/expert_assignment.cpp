@@ -98,7 +98,7 @@ void ExpertAssignment::measure_load(const RoutedTokens& step) {
 
 void ExpertAssignment::place(const ExpertControl& control, const RoutedTokens& step, std::uint32_t token, ControlCounts& counts) {
   const Places p = places(step, token);
-  bool moved = false;
+  bool changed = false;
   for (std::size_t i = 0; i < p.chosen.size(); ++i) {
     if (p.copy[i] == no_copy) continue;
     const std::size_t pair = std::size_t{token} * p.chosen.size() + i;
@@ -114,18 +114,19 @@ void ExpertAssignment::place(const ExpertControl& control, const RoutedTokens& s
       if (other == no_copy) {
         ++counts.dropped;
         note(step, pair, PairFate::dropped);
+        changed = changed || control.overflow == OverflowPolicy::reroute;  // whatever became of its choices, its weights are of those that it gets
         p.copy[i] = no_copy;
         p.weights[i] = 0.0F;
       } else {
         ++counts.rerouted;
         note(step, pair, PairFate::rerouted);
-        moved = true;
+        changed = true;
         p.chosen[i] = other;
         take(control, step, token, pair, other);
       }
     }
   }
-  if (moved) weigh(step.logits[token], control.router_temperature, p);
+  if (changed) weigh(step.logits[token], control.router_temperature, p);
 }
 
 // The copy whose turn it is; with reroute, else the next one with room.

@@ -38,6 +38,8 @@ class RoutingTracer {
   void begin_layer(std::uint32_t layer);
   // The phase that ends now.
   void end_phase(RoutingPhase phase);
+  // The same, by whoever has measured it: a device's steps are told of when they are over.
+  void set_phase(RoutingPhase phase, std::uint64_t nanoseconds) { nanoseconds_[layer_][static_cast<std::size_t>(phase)] = nanoseconds; }
   // What the router chose, (tokens, experts_per_token), before anything diverts it. Returns where it is to be told what became of each pair.
   std::span<PairFate> note_choice(std::span<const std::uint32_t> chosen);
   // What became of it, likewise. An empty `copy`: copies take turns. What this takes is in no phase.

@@ -2,6 +2,7 @@
 // for the device and reports, so that the next step is on its way before this one's tokens are read. Steps of decodes alone run as captured graphs.
 #include "gpu/cuda/cuda_executor.hpp"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -15,6 +16,9 @@
 
 #include "gpu/cuda/decoder.hpp"
 #include "gpu/cuda/observation.hpp"
+#include "gpu/cuda/sampler_lists.hpp"
+#include "gpu/cuda/step_slot.hpp"
+#include "gpu/cuda/step_trace.hpp"
 #include "gpu/cuda/weight_loader.hpp"
 #include "gpu/ops/lower.hpp"
 #include "gpu/row_table.hpp"
@@ -28,17 +32,9 @@ constexpr std::uint32_t tile_tokens_min = 9;  // fewer tokens of a row than this
 
 Error invalid(const std::string& message, const char* field) { return {ErrorCode::invalid_argument, message, field}; }
 
-// Host memory of one step, and the event after which it is free.
-struct Slot {
-  PinnedBuffer<std::byte> block;
-  PinnedBuffer<DrawnRow> drawn;
-  PinnedBuffer<unsigned long long> tallies;
-  cudaEvent_t done = nullptr;
-};
-
 struct ShapeOrder {
   bool operator()(const StepShape& a, const StepShape& b) const {
-    return std::tie(a.tokens, a.filters, a.far) < std::tie(b.tokens, b.filters, b.far);
+    return std::tie(a.tokens, a.filters, a.far, a.adjustments) < std::tie(b.tokens, b.filters, b.far, b.adjustments);
   }
 };
 // What steps take turns in: the decoder's two blocks, and the graphs that read them.
@@ -49,12 +45,28 @@ struct Turn {
   std::map<StepShape, cudaGraphExec_t, ShapeOrder> graphs;
 };
 
+// What a step sends besides what its shape says.
+struct Sent {
+  std::size_t block_bytes = 0, list_bytes = 0;
+  bool logprobs = false;  // come back
+};
+// A draw that the host knows of.
+struct Reported {
+  EpochId epoch;
+  RowIndex row;
+  RequestId request;
+  TokenId token = 0;
+};
+// Of one draw: how many most likely tokens are told of besides the drawn one. None: nothing is.
+using Asked = std::optional<std::uint32_t>;
+
 struct Finished {
   Executor::Done done;
   StepResult result;  // `drawn` names rows and requests; tokens come from the slot
   std::optional<Error> error;
   std::size_t slot = 0;
   std::uint32_t tokens = 0;
+  std::vector<Asked> asked{};  // by draw
 };
 
 class CudaExecutor final : public Executor {
@@ -64,7 +76,12 @@ class CudaExecutor final : public Executor {
         config_(config),
         context_(std::min(config.limits.context_tokens_max, program.context_tokens_max)),
         rows_({config.kv, config.limits.rows_max, config.limits.step_tokens_max, context_, program.vocabulary}),
-        counts_{program.layers, program.experts, std::vector<std::uint64_t>(std::size_t{program.layers} * program.experts)} {}
+        homes_(program.experts),
+        last_drawn_(config.limits.rows_max),
+        counts_{program.layers, program.experts, std::vector<std::uint64_t>(std::size_t{program.layers} * program.experts)} {
+    for (std::size_t slot = 0; slot < config.placement.experts.size(); ++slot)
+      homes_[config.placement.experts[slot].expert.value].push_back({0, static_cast<std::uint16_t>(slot)});
+  }
 
   Status open(const Program& program) {
     if (auto s = check(cudaSetDevice(static_cast<int>(config_.gpu)), "choosing the GPU"); !s) return s;
@@ -86,21 +103,11 @@ class CudaExecutor final : public Executor {
       can_count_steps_ = can_count_steps_ && layer.experts_per_token == weights_.model.experts_per_token;
     auto decoder = Decoder::create(weights_.model, config_.kv,
                                    {config_.limits.step_tokens_max, config_.limits.rows_max, context_, static_cast<std::uint32_t>(processors),
-                                    config_.whole_steps, config_.count_steps});
+                                    config_.whole_steps, config_.count_steps, config_.limits.logit_bias_max});
     if (!decoder) return decoder.error();
     decoder_ = std::move(*decoder);
-    for (Slot& slot : slots_) {
-      auto block = allocate_pinned<std::byte>(decoder_->block_bytes(), "steps");
-      auto drawn = allocate_pinned<DrawnRow>(config_.limits.rows_max, "steps");
-      if (!block) return block.error();
-      if (!drawn) return drawn.error();
-      auto tallies = allocate_pinned<unsigned long long>(decoder_->tally_layout().words(), "steps");
-      if (!tallies) return tallies.error();
-      slot.block = std::move(*block);
-      slot.tallies = std::move(*tallies);
-      slot.drawn = std::move(*drawn);
-      if (auto s = check(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming), "making an event"); !s) return s;
-    }
+    for (StepSlot& slot : slots_)
+      if (auto status = slot.open(*decoder_, config_.limits.rows_max); !status) return status;
     reporter_ = std::thread([this] { report(); });
     return Ok{};
   }
@@ -120,14 +127,12 @@ class CudaExecutor final : public Executor {
       if (turn.computed != nullptr) cudaEventDestroy(turn.computed);
       if (turn.received != nullptr) cudaEventDestroy(turn.received);
     }
-    for (const Slot& slot : slots_)
-      if (slot.done != nullptr) cudaEventDestroy(slot.done);
     for (const cudaStream_t stream : {stream_, sending_, receiving_})
       if (stream != nullptr) cudaStreamDestroy(stream);
   }
 
   void submit(const StepPlan& plan, std::shared_ptr<Communicator> communicator, Done done) override {
-    Finished step{std::move(done), {plan.step, plan.epoch, {}}, {}, 0, 0};
+    Finished step{std::move(done), {plan.step, plan.epoch, {}}, {}, 0, 0, {}};
     for (const RowWork& work : plan.work) step.tokens += work.count;
     {
       std::unique_lock lock(mutex_);
@@ -167,6 +172,7 @@ class CudaExecutor final : public Executor {
       return invalid(
           "the plan is of epoch " + std::to_string(plan.epoch.value) + ", the communicator of epoch " + std::to_string(communicator.epoch().value),
           "epoch");
+    learn_draws();
     auto staged = rows_.check(plan);
     if (!staged) return staged.error();
     std::size_t updates = 0;
@@ -174,21 +180,58 @@ class CudaExecutor final : public Executor {
     if (updates > decoder_->updates_max())
       return invalid("it grants " + std::to_string(updates) + " pages, a step takes at most " + std::to_string(decoder_->updates_max()), "pages");
     rows_.commit(plan, std::move(*staged));
+    rows_epoch_ = plan.epoch;
     const StepShape shape = shape_of(plan);
-    const std::size_t bytes = write_block(plan, shape, slots_[step.slot].block.get(), step.result);
-    if (auto s = launch(shape, bytes, slots_[step.slot], plan.scrub); !s) {
+    turn_ ^= 1;
+    const TallyLayout sizes = decoder_->tally_layout();
+    Status sent = slots_[step.slot].trace.begin(traced_rows(plan), {sizes.layers, sizes.experts, sizes.experts_per_token});
+    if (sent) sent = send_step(plan, shape, step);
+    if (!sent) {
       // The device's state is unknown from here on; the process must end (and its streams live on with another).
-      failed_ = s.error();
-      return s;
+      failed_ = sent.error();
+      return sent;
     }
-    for (const RowWork& work : plan.work) {
-      RowState& row = rows_.at(work.row);
-      row.started = true;
-      row.length = work.start + work.count;
-      row.drawn = work.sample;
-      row.drawn_position = row.length;
-    }
+    for (const RowWork& work : plan.work) rows_.at(work.row).advance(work);
     return Ok{};
+  }
+
+  // None where counts are not told either: the two tell the same.
+  std::vector<StepTrace::Row> traced_rows(const StepPlan& plan) const {
+    std::vector<StepTrace::Row> traced;
+    std::uint32_t first = 0;
+    for (const RowWork& work : plan.work) {
+      const RowState& row = rows_.at(work.row);
+      if (row.trace_top_m > 0 && config_.count_steps && can_count_steps_)
+        traced.push_back({work.row, {row.request, first, work.start, row.trace_top_m, work.tokens}});
+      first += work.count;
+    }
+    return traced;
+  }
+
+  // Penalties of the next step are of all tokens that were drawn. The newest may not have come yet: it is on the device then
+  // (SamplerRow::draw_pending).
+  void learn_draws() {
+    std::vector<Reported> reported;
+    {
+      const std::lock_guard lock(mutex_);
+      reported.swap(reported_);
+    }
+    for (const Reported& draw : reported)
+      if (RowState& row = rows_.at(draw.row); draw.epoch == rows_epoch_ && row.seen && row.request == draw.request) row.seen->add_output(draw.token);
+  }
+
+  Status send_step(const StepPlan& plan, const StepShape& shape, Finished& step) {
+    StepSlot& slot = slots_[step.slot];
+    std::size_t list_bytes_needed = 0;
+    for (const RowWork& work : plan.work)
+      if (work.sample) list_bytes_needed += work.draws * list_bytes(rows_.at(work.row), work, weights_.model.vocabulary);
+    if (auto s = slot.make_room(list_bytes_needed); !s) return s;
+    SamplerLists lists(slot.lists.get(), decoder_->lists(turn_));
+    Sent sent;
+    sent.block_bytes = write_block(plan, shape, slot.block.get(), lists, step);
+    sent.list_bytes = lists.bytes();
+    sent.logprobs = std::any_of(step.asked.begin(), step.asked.end(), [](const Asked& asked) { return asked.has_value(); });
+    return launch(shape, sent, slot, plan.scrub);
   }
 
   // A step in which every row decodes one token fills a bucket; others are as large as they are, which may be nothing.
@@ -196,7 +239,7 @@ class CudaExecutor final : public Executor {
     StepShape shape;
     bool decodes_alone = !plan.work.empty();
     for (const RowWork& work : plan.work) {
-      decodes_alone = decodes_alone && work.count == 1 && work.sample;
+      decodes_alone = decodes_alone && work.count < tile_tokens_min && work.sample && work.draws == work.count;
       shape.tokens += work.count;
       if (work.count < tile_tokens_min) {
         shape.decodes += work.count;
@@ -204,9 +247,10 @@ class CudaExecutor final : public Executor {
         shape.tiles += ceil_div(work.count, decoder_->prefill_tile_tokens());
       }
       if (!work.sample) continue;
-      ++shape.sampled;
+      shape.sampled += work.draws;
       const SamplingParameters& s = rows_.at(work.row).sampling;
-      shape.filters = shape.filters || (s.temperature > 0 && (s.top_p < 1 || s.top_k != 0 || s.min_p > 0));
+      shape.filters = shape.filters || s.logprobs || (s.temperature > 0 && (s.top_p < 1 || s.top_k != 0 || s.min_p > 0));
+      shape.adjustments = shape.adjustments || s.penalizes() || !s.logit_bias.empty();
     }
     const std::uint32_t bucket = decode_bucket(shape.tokens);
     if (decodes_alone && bucket != 0 && bucket <= config_.limits.rows_max && !observer_watches(observer_))
@@ -221,7 +265,7 @@ class CudaExecutor final : public Executor {
   }
 
   // Returns the bytes to send.
-  std::size_t write_block(const StepPlan& plan, const StepShape& shape, std::byte* block, StepResult& result) const {
+  std::size_t write_block(const StepPlan& plan, const StepShape& shape, std::byte* block, SamplerLists& lists, Finished& step) const {
     const StepOffsets o = step_offsets(shape);
     const auto at = [&]<class T>(std::size_t offset, T*) { return reinterpret_cast<T*>(block + offset); };
     constexpr std::int32_t* i32 = nullptr;
@@ -245,17 +289,13 @@ class CudaExecutor final : public Executor {
         *tiles++ = {static_cast<std::int32_t>(first + i), static_cast<std::int32_t>(std::min(tile, work.count - i))};
       if (!work.sample) continue;
       const RowState& row = rows_.at(work.row);
-      *sampled++ = static_cast<std::int32_t>(token - 1);
-      SamplerRow& draw = *samplers++ = SamplerRow{};
-      draw.row = static_cast<std::int32_t>(work.row.value);
-      draw.position = work.start + work.count;
-      draw.seed = row.sampling.seed;
-      draw.choice = row.sampling.choice;
-      draw.temperature = row.sampling.temperature;
-      draw.top_p = row.sampling.top_p;
-      draw.top_k = row.sampling.top_k;
-      draw.min_p = row.sampling.min_p;
-      result.drawn.push_back({work.row, row.request, 0, false});
+      for (std::uint32_t back = work.draws; back-- > 0;) {
+        *sampled++ = static_cast<std::int32_t>(token - 1 - back);
+        SamplerRow& draw = *samplers++ = sampler_of(row, work, back);
+        lists.put(row, work, weights_.model.vocabulary, draw);
+        step.result.drawn.push_back({work.row, row.request, 0, false});
+        step.asked.push_back(row.sampling.logprobs ? Asked(row.sampling.top_logprobs) : std::nullopt);
+      }
     }
     for (; token < shape.tokens; ++token) {
       rows[token] = -1;
@@ -274,14 +314,20 @@ class CudaExecutor final : public Executor {
     return o.updates + count * sizeof(TableUpdate);
   }
 
-  Status launch(const StepShape& shape, std::size_t bytes, Slot& slot, const std::vector<LeftPage>& scrub) {
+  Status launch(const StepShape& shape, const Sent& sent, StepSlot& slot, const std::vector<LeftPage>& scrub) {
     // Copies run beside the step before: to the block that it does not read, after the last step that did; and draws go back while the next step
     // runs.
-    turn_ ^= 1;
     Turn& turn = turns_[turn_];
     if (auto s = check(cudaStreamWaitEvent(sending_, turn.computed), "sending a step"); !s) return s;
-    if (auto s = check(cudaMemcpyAsync(decoder_->block(turn_), slot.block.get(), bytes, cudaMemcpyHostToDevice, sending_), "sending a step"); !s)
+    if (auto s =
+            check(cudaMemcpyAsync(decoder_->block(turn_), slot.block.get(), sent.block_bytes, cudaMemcpyHostToDevice, sending_), "sending a step");
+        !s)
       return s;
+    if (sent.list_bytes != 0)
+      if (auto s =
+              check(cudaMemcpyAsync(decoder_->lists(turn_), slot.lists.get(), sent.list_bytes, cudaMemcpyHostToDevice, sending_), "sending a step");
+          !s)
+        return s;
     if (auto s = check(cudaEventRecord(turn.sent, sending_), "sending a step"); !s) return s;
     if (auto s = check(cudaStreamWaitEvent(stream_, turn.sent), "sending a step"); !s) return s;
     if (auto s = check(cudaStreamWaitEvent(stream_, turn.received), "sending a step"); !s) return s;
@@ -289,9 +335,9 @@ class CudaExecutor final : public Executor {
     for (const LeftPage& left : scrub)
       if (left.dp_group == config_.placement.dp_group)
         if (auto s = check(cudaMemsetAsync(decoder_->kv_page(left.page), 0, decoder_->kv_page_bytes(), stream_), "scrubbing a page"); !s) return s;
-    if (observer_watches(observer_)) {
-      const DecoderWatch watch =
-          make_watch(observer_, stream_, {shape.tokens, weights_.model.hidden, weights_.model.experts, weights_.model.vocabulary});
+    if (observer_watches(observer_) || slot.trace.active()) {
+      DecoderWatch watch = make_watch(observer_, stream_, {shape.tokens, weights_.model.hidden, weights_.model.experts, weights_.model.vocabulary});
+      if (slot.trace.active()) slot.trace.join(watch, stream_);
       if (auto s = decoder_->enqueue(shape, turn_, stream_, &watch); !s) return s;
     } else if (shape.all_sampled() && decode_bucket(shape.tokens) == shape.tokens) {
       auto graph = graph_of(shape);
@@ -308,6 +354,8 @@ class CudaExecutor final : public Executor {
                     "reading draws");
           !s)
         return s;
+    if (sent.logprobs)
+      if (auto s = slot.fetch_logprobs(*decoder_, turn_, shape.sampled, receiving_); !s) return s;
     if (config_.count_steps && shape.tokens != 0)
       if (auto s = check(cudaMemcpyAsync(slot.tallies.get(), decoder_->tallies(turn_), slot.tallies.bytes(), cudaMemcpyDeviceToHost, receiving_),
                          "reading counts");
@@ -352,19 +400,25 @@ class CudaExecutor final : public Executor {
   }
 
   void finish(Finished& step) {
-    const Slot& slot = slots_[step.slot];
+    StepSlot& slot = slots_[step.slot];
     if (!step.error) {
       if (auto s = check(cudaEventSynchronize(slot.done), "running a step"); !s) step.error = s.error();
     }
     if (auto s = decoder_->status(); !s && !step.error) step.error = s.error();
     if (observer_.progress) observer_.progress();
-    if (step.error) {
-      step.done(*step.error);
-      return;
-    }
+    if (step.error) return step.done(*step.error);
+    if (slot.trace.active()) step.result.routing = slot.trace.take(last_drawn_, homes_);
     for (std::size_t i = 0; i < step.result.drawn.size(); ++i) {
       step.result.drawn[i].token = static_cast<TokenId>(slot.drawn.get()[i].token);
       step.result.drawn[i].nonfinite = slot.drawn.get()[i].nonfinite != 0;
+      last_drawn_[step.result.drawn[i].row.value] = step.result.drawn[i].token;
+      if (!step.result.drawn[i].nonfinite && step.asked[i])
+        append_logprobs(step.result.logprobs, {step.result.drawn[i].request, slot.logprobs_of(i, step.result.drawn[i].token, *step.asked[i])});
+    }
+    {
+      // Known to whoever submits before anybody can plan on top of it.
+      const std::lock_guard lock(mutex_);
+      for (const DrawnToken& drawn : step.result.drawn) reported_.push_back({step.result.epoch, drawn.row, drawn.request, drawn.token});
     }
     if (config_.count_steps && step.tokens != 0) {
       auto bytes = count(slot.tallies.get(), step.tokens);
@@ -406,11 +460,15 @@ class CudaExecutor final : public Executor {
   std::uint32_t turn_ = 0;
   bool can_count_steps_ = true;  // every layer chooses as many experts
   std::optional<Error> failed_;
-  Slot slots_[slots];
+  std::vector<std::vector<ExpertHome>> homes_;
+  std::vector<TokenId> last_drawn_;  // by row; the reporter's
+  EpochId rows_epoch_;               // of the plan that rows stand after
+  StepSlot slots_[slots];
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Finished> queue_;
+  std::vector<Reported> reported_;  // draws since a plan was last checked
   std::size_t used_slots_ = 0, next_slot_ = 0;
   bool ending_ = false;
   ExpertCounts counts_;

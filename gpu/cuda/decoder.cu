@@ -8,6 +8,7 @@
 
 #include "gpu/cuda/epilogues.cuh"
 #include "gpu/cuda/linear.hpp"
+#include "gpu/cuda/sampler_lists.hpp"
 
 namespace althing::gpu::cuda {
 namespace {
@@ -69,6 +70,11 @@ Status Decoder::allocate(const KvLayout& kv) {
   take(logits_, std::max<std::size_t>(rows, logits_rows_min) * m.vocabulary, "logits");
   for (auto& tallies : tallies_) take(tallies, tally_layout().words(), "experts' counts");
   for (auto& drawn : drawn_) take(drawn, rows, "draws");
+  for (auto& lists : lists_)
+    take(lists, list_bytes_max(limits_.rows_max, limits_.context_max, m.vocabulary, limits_.biases_max), "penalties and biases");
+  for (auto& chosen : chosen_logprobs_) take(chosen, rows, "logprobs");
+  for (auto& top : top_tokens_) take(top, rows * logprobs_max, "logprobs");
+  for (auto& top : top_logprobs_) take(top, rows * logprobs_max, "logprobs");
   take(last_drawn_, rows, "draws");
   take(sampler_scratch_, sampler_scratch_bytes, "sampling");
   // Splits stop at two blocks a processor, so only that many rows are ever split.
@@ -125,7 +131,8 @@ std::uint64_t Decoder::scratch_bytes() const {
   return (whole_ == nullptr ? 0 : whole_->bytes()) + 2 * blocks_[0].bytes() + attention_scratch_.bytes() + sampler_scratch_.bytes() +
          tables_.bytes() + last_drawn_.bytes() + chosen_.bytes() + pairs_.bytes() + residual_.bytes() + cosine_.bytes() + sine_.bytes() +
          weights_.bytes() + outputs_.bytes() + logits_.bytes() + router_logits_.bytes() + normed_.bytes() + gathered_.bytes() + queries_.bytes() +
-         attended_.bytes() + inner_.bytes() + counts_.bytes() + 2 * tallies_[0].bytes() + 2 * drawn_[0].bytes();
+         attended_.bytes() + inner_.bytes() + counts_.bytes() + 2 * tallies_[0].bytes() + 2 * drawn_[0].bytes() +
+         2 * (lists_[0].bytes() + chosen_logprobs_[0].bytes() + top_tokens_[0].bytes() + top_logprobs_[0].bytes());
 }
 
 TallyLayout Decoder::tally_layout() const { return {static_cast<std::uint32_t>(model_.layers.size()), model_.experts, model_.experts_per_token}; }
@@ -230,7 +237,9 @@ Status Decoder::attention(std::uint32_t layer, const StepShape& shape, cudaStrea
 Status Decoder::experts(std::uint32_t layer, const StepShape& shape, cudaStream_t stream, const DecoderWatch* watch) {
   const DeviceLayer& l = model_.layers[layer];
   const std::uint32_t k = l.experts_per_token, t = shape.tokens;
-  const bool watched = watch != nullptr && watch->router_logits;
+  const bool watched = watch != nullptr && watch->routed;
+  const auto tell = [&](MoeBorder border) { return watch != nullptr && watch->moe ? watch->moe(layer, border) : Status(Ok{}); };
+  if (auto s = tell(MoeBorder::begins); !s) return s;
   NormRouteArgs route;
   route.tokens = tokens(shape);
   route.residual = residual_.get();
@@ -247,7 +256,7 @@ Status Decoder::experts(std::uint32_t layer, const StepShape& shape, cudaStream_
   if (limits_.counts) route.tallies = tally_layout().of(tallies_[turn_].get(), layer);
   if (auto s = check(norm_route(route, stream), "routing"); !s) return s;
   if (watched)
-    if (auto s = watch->router_logits(layer, router_logits_.get()); !s) return s;
+    if (auto s = watch->routed(layer, {router_logits_.get(), chosen_.get(), weights_.get()}); !s) return s;
 
   LinearArgs<SwigluEpilogue> gate_up;
   gate_up.weights = l.gate_up;
@@ -274,6 +283,7 @@ Status Decoder::experts(std::uint32_t layer, const StepShape& shape, cudaStream_
   down.columns_expected = gate_up.columns_expected;
   down.matrices = gate_up.matrices;
   if (auto s = check(linear(down, limits_.processors, stream), "down"); !s) return s;
+  if (auto s = tell(MoeBorder::computed); !s) return s;
 
   CombineNormArgs combine;
   combine.tokens = route.tokens;
@@ -287,7 +297,8 @@ Status Decoder::experts(std::uint32_t layer, const StepShape& shape, cudaStream_
   combine.residual = residual_.get();
   combine.normed = normed_.get();
   combine.stride = hidden_stride_;
-  return check(combine_norm(combine, stream), "combining experts");
+  if (auto s = check(combine_norm(combine, stream), "combining experts"); !s) return s;
+  return tell(MoeBorder::merged);
 }
 
 Status Decoder::head(const StepShape& shape, cudaStream_t stream, const DecoderWatch* watch) {
@@ -328,11 +339,14 @@ Status Decoder::draw(const StepShape& shape, cudaStream_t stream) {
   draw.rows = in_block<SamplerRow>(o.samplers);
   draw.count = shape.sampled;
   draw.vocabulary = model_.vocabulary;
-  draw.with_adjustments = false;
+  draw.with_adjustments = shape.adjustments;
   draw.with_filters = shape.filters;
   draw.scratch = sampler_scratch_.get();
   draw.drawn = drawn_[turn_].get();
   draw.last_token = last_drawn_.get();
+  draw.chosen_logprobs = chosen_logprobs_[turn_].get();
+  draw.top_tokens = top_tokens_[turn_].get();
+  draw.top_logprobs = top_logprobs_[turn_].get();
   return check(sample(draw, stream), "sampling");
 }
 

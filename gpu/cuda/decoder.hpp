@@ -26,12 +26,22 @@ struct DecoderLimits {
   std::uint32_t processors = 0;   // multiprocessors of the device
   bool whole_steps = false;       // a decode step of one token is one kernel, where that kernel takes the model
   bool counts = true;             // tallies() are made; whole steps make them always
+  std::uint32_t biases_max = 0;   // of a row
 };
+
+// What a layer's router has chosen, of all tokens of the step. On the device, until the next layer's router.
+struct RoutedTokens {
+  const float* logits = nullptr;         // (tokens, experts)
+  const std::int32_t* chosen = nullptr;  // (tokens, experts_per_token) of the layer
+  const float* weights = nullptr;        // likewise
+};
+enum class MoeBorder : std::uint8_t { begins, computed, merged };  // the router is next, experts have ended, their outputs are summed
 
 // Called while launches are being enqueued, for observers: everything before has been enqueued on the stream, nothing after.
 struct DecoderWatch {
-  std::function<Status(std::uint32_t layer, const float* residual)> layer_input;                              // (tokens, hidden)
-  std::function<Status(std::uint32_t layer, const float* logits)> router_logits;                              // (tokens, experts)
+  std::function<Status(std::uint32_t layer, const float* residual)> layer_input;  // (tokens, hidden)
+  std::function<Status(std::uint32_t layer, const RoutedTokens& tokens)> routed;
+  std::function<Status(std::uint32_t layer, MoeBorder border)> moe;
   std::function<Status(std::uint32_t layers, const __nv_bfloat16* normed, std::uint32_t stride)> final_norm;  // (tokens, stride)
   std::function<Status(std::uint32_t first, std::uint32_t count, const float* logits)> logits;  // (count, vocabulary), tokens from `first` on
 };
@@ -64,7 +74,13 @@ class Decoder {
   std::uint64_t kv_page_bytes() const { return page_bytes_; }
 
   const DrawnRow* drawn(std::uint32_t turn) const { return drawn_[turn].get(); }  // (sampled), after the step
-  const float* logits() const { return logits_.get(); }                           // (sampled, vocabulary), after the step
+  // Likewise, of rows that asked: as SamplerArgs has them.
+  const float* chosen_logprobs(std::uint32_t turn) const { return chosen_logprobs_[turn].get(); }
+  const std::int32_t* top_tokens(std::uint32_t turn) const { return top_tokens_[turn].get(); }
+  const float* top_logprobs(std::uint32_t turn) const { return top_logprobs_[turn].get(); }
+  // Where the lists of a step's sampled rows go before it.
+  std::byte* lists(std::uint32_t turn) const { return lists_[turn].get(); }
+  const float* logits() const { return logits_.get(); }  // (sampled, vocabulary), after the step
   // What the step counted at the experts, after it.
   const unsigned long long* tallies(std::uint32_t turn) const { return tallies_[turn].get(); }
   TallyLayout tally_layout() const;
@@ -103,6 +119,9 @@ class Decoder {
   DeviceBuffer<std::uint32_t> counts_;
   DeviceBuffer<unsigned long long> tallies_[2];
   DeviceBuffer<DrawnRow> drawn_[2];
+  DeviceBuffer<std::byte> lists_[2];
+  DeviceBuffer<float> chosen_logprobs_[2], top_logprobs_[2];
+  DeviceBuffer<std::int32_t> top_tokens_[2];
   std::unique_ptr<WholeStep> whole_;  // or nullptr
 };
 

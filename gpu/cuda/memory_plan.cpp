@@ -34,7 +34,9 @@ std::uint64_t scratch_bytes_max(const Program& p, const Limits& limits) {
   const std::uint64_t split_rows = std::min<std::uint64_t>(limits.rows_max, 2 * processors_max / std::max(p.kv_heads, 1u));
   const std::uint64_t split_bytes = split_rows * segments * p.query_heads * (std::uint64_t{p.head_dim} + 2) * float_bytes;
   const std::uint64_t logits_bytes = std::uint64_t{std::max(limits.rows_max, logits_rows_min)} * p.vocabulary * 2 * float_bytes;
-  return fixed_bytes + tokens * (token_bytes + p.experts_per_token * pair_bytes) + split_bytes + logits_bytes;
+  // Which tokens a row has seen, and which have a bias; two steps' of it. Logprobs are a few KB.
+  const std::uint64_t list_bytes = 2 * limits.rows_max * (exact_bytes * (context + limits.logit_bias_max) + std::uint64_t{p.vocabulary} / 8);
+  return fixed_bytes + list_bytes + tokens * (token_bytes + p.experts_per_token * pair_bytes) + split_bytes + logits_bytes;
 }
 
 Result<std::uint64_t> kv_bytes(const Program& program, const Limits& limits, std::uint64_t device_bytes, double fraction) {

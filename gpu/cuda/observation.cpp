@@ -38,8 +38,8 @@ DecoderWatch make_watch(const Observer& observer, cudaStream_t stream, const Obs
     };
   }
   if (observer.router_logits)
-    watch.router_logits = [&observer, stream, sizes](std::uint32_t layer, const float* logits) -> Status {
-      auto values = fetch(logits, std::size_t{sizes.tokens} * sizes.experts, stream);
+    watch.routed = [&observer, stream, sizes](std::uint32_t layer, const RoutedTokens& routed) -> Status {
+      auto values = fetch(routed.logits, std::size_t{sizes.tokens} * sizes.experts, stream);
       if (!values) return values.error();
       observer.router_logits(layer, *values);
       return Ok{};

@@ -2,6 +2,8 @@
 // two leave each other's rows alone. All of them end at once for rows that are not theirs.
 #include "gpu/cuda/sampler.hpp"
 
+#include <limits>
+
 #include "gpu/cuda/intrinsics.cuh"
 #include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/sampler_filter.cuh"
@@ -25,6 +27,17 @@ struct Scratch {
 };
 static_assert(sizeof(Scratch) == sampler_scratch_bytes && 528 <= sampler_rows_max);
 
+// Finite logits stay finite: a penalty near 0 would divide them beyond what a float holds.
+__device__ __forceinline__ void penalize(float& logit, const SamplerRow& row, std::uint32_t output_count) {
+  const double repetition = row.repetition_penalty, presence = row.presence_penalty, frequency = row.frequency_penalty;
+  double value = logit;
+  value = value > 0 ? value / repetition : value * repetition;
+  if (output_count > 0) value = __dsub_rn(__dsub_rn(value, __dmul_rn(frequency, output_count)), presence);
+  constexpr double most = std::numeric_limits<float>::max();
+  if (isfinite(logit)) value = value > most ? most : value < -most ? -most : value;
+  logit = static_cast<float>(value);
+}
+
 // Penalties, then biases. One block a row.
 __global__ void __launch_bounds__(adjust_threads) adjust_logits(SamplerArgs args) {
   trigger_next_kernel();
@@ -33,23 +46,24 @@ __global__ void __launch_bounds__(adjust_threads) adjust_logits(SamplerArgs args
   if (row.row < 0) return;
   float* logits = args.logits + std::uint64_t{blockIdx.x} * args.vocabulary;
   if (row.repetition_penalty != 1.0F || row.presence_penalty != 0.0F || row.frequency_penalty != 0.0F) {
-    const double repetition = row.repetition_penalty, presence = row.presence_penalty, frequency = row.frequency_penalty;
+    const std::int32_t pending = row.draw_pending != 0 ? args.last_token[row.row] : -1;
     const SeenToken* seen = row.seen;
+    bool found = false;
     for (std::uint32_t i = threadIdx.x, count = row.seen_count; i < count; i += adjust_threads) {
       const SeenToken entry = seen[i];
       const auto token = static_cast<std::uint32_t>(entry.token);
-      if (token >= args.vocabulary) continue;
-      double logit = logits[token];
-      logit = logit > 0 ? logit / repetition : logit * repetition;
-      if (entry.output_count > 0) logit = __dsub_rn(__dsub_rn(logit, __dmul_rn(frequency, entry.output_count)), presence);
-      logits[token] = static_cast<float>(logit);
+      const bool is_pending = entry.token == pending;
+      found |= is_pending;
+      if (token < args.vocabulary) penalize(logits[token], row, entry.output_count + (is_pending ? 1 : 0));
     }
+    const bool is_new = __syncthreads_or(found) == 0;
+    if (is_new && threadIdx.x == 0 && static_cast<std::uint32_t>(pending) < args.vocabulary) penalize(logits[pending], row, 1);
   }
   if (row.bias_count == 0) return;
   __syncthreads();  // a token may be in both lists
-  const TokenBias* bias = row.bias;
+  const LogitBias* bias = row.bias;
   for (std::uint32_t i = threadIdx.x, count = row.bias_count; i < count; i += adjust_threads) {
-    const TokenBias entry = bias[i];
+    const LogitBias entry = bias[i];
     const auto token = static_cast<std::uint32_t>(entry.token);
     if (token < args.vocabulary) logits[token] += entry.bias;
   }

@@ -22,7 +22,7 @@ inline constexpr std::uint32_t logprobs_max = 20;        // alternatives a row c
 inline constexpr std::uint32_t sampler_rows_max = 4096;  // rows of one call
 inline constexpr std::size_t sampler_scratch_bytes = sampler_rows_max * 20;
 
-struct TokenBias {
+struct LogitBias {
   std::int32_t token = 0;
   float bias = 0;
 };
@@ -47,8 +47,9 @@ struct SamplerRow {
   std::uint32_t logprobs = 0;    // 0: none; n: the chosen token's and those of the n most likely, up to logprobs_max
   std::uint32_t seen_count = 0;
   std::uint32_t bias_count = 0;
+  std::uint32_t draw_pending = 0;  // 1: the row's last token is of the output too, and `seen` does not have it yet
   const SeenToken* seen = nullptr;
-  const TokenBias* bias = nullptr;
+  const LogitBias* bias = nullptr;
   const std::uint32_t* allowed = nullptr;  // (ceil(vocabulary / 32)) bit token % 32 of word token / 32; nullptr: all
 };
 
@@ -68,7 +69,7 @@ struct SamplerArgs {
   bool with_filters = true;            // top-k, top-p, min-p or logprobs
   void* scratch = nullptr;             // sampler_scratch_bytes, zeroed once by its owner; not shared by calls that may overlap
   DrawnRow* drawn = nullptr;           // (count)
-  std::int32_t* last_token = nullptr;  // (rows), by SamplerRow::row; or nullptr
+  std::int32_t* last_token = nullptr;  // (rows), by SamplerRow::row; or nullptr where no draw is pending
   float* chosen_logprobs = nullptr;    // (count), or nullptr; rows that ask for none, or are nonfinite, leave their place alone
   std::int32_t* top_tokens = nullptr;  // (count, logprobs_max), most likely first, -1 where no token is left; or nullptr
   float* top_logprobs = nullptr;       // likewise; -infinity where no token is left

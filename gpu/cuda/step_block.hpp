@@ -17,8 +17,9 @@ struct StepShape {
   std::uint32_t decodes = 0;  // tokens whose attention is computed one by one
   std::uint32_t tiles = 0;    // of prefill attention
   std::uint32_t sampled = 0;  // when as many as tokens and decodes: the same ones in the same order
-  bool filters = false;       // a sampled row has top-k, top-p or min-p
+  bool filters = false;       // a sampled row has top-k, top-p or min-p, or asks for logprobs
   bool far = false;           // the one token of the step sees more positions than Decoder::far allows
+  bool adjustments = false;   // a sampled row has penalties or biases
 
   // Places of tokens and of sampled rows are the same: a step of decodes alone.
   constexpr bool all_sampled() const { return tokens == decodes && tokens == sampled; }

@@ -21,7 +21,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds ping_interval_max{1000};
 constexpr milliseconds hello_interval{100};  // between attempts while a server says that it is starting
 constexpr milliseconds resume_interval{100};
 constexpr int resume_refusals_max = 20;
@@ -35,18 +34,25 @@ std::string make_client_id() {
   return id;
 }
 
+// Of the requests that are not named by the caller. Clients of one server meet in its traces and its usage log, where names that all begin at r1
+// would be one another's. Not the client's id, which is a secret.
+std::string make_request_prefix() { return fmt::format("{:08x}-", std::random_device()()); }
+
 struct Stream {
   StreamHandler handler;
   StreamOrder order;
   std::string submit_body;  // sent again when the connection is lost before Accepted came; empty afterwards
   Clock::time_point opened;
-  std::uint32_t credit = 0, consumed = 0;
+  Grants grants = Grants::as_handled;
+  std::uint32_t credit = 0, consumed = 0;  // consumed: and not granted again yet
+  std::uint32_t owed = 0;                  // of those, what the caller has granted and the queue would not take
   // The server did not know this connection when it heard of the stream. Everything that we sent before Hello is answered so; after Welcome, and
   // after the stream was asked for again, the same answer is meant.
   enum class Unknown : std::uint8_t { no, greeting, asked_again } unknown = Unknown::no;
   // A resume that came too soon after another is refused as busy; it is sent again at this time.
   std::optional<Clock::time_point> resume_at;
-  int refusals = 0;  // in a row
+  std::optional<Clock::time_point> asked_at;  // when the stream was asked for last
+  int refusals = 0;                           // in a row
 };
 
 }  // namespace
@@ -60,13 +66,18 @@ struct Client::State {
   std::string header;
   std::string client_id;
   std::optional<wire::Welcome> welcome;
-  std::optional<Error> refused;  // why Hello was not answered with Welcome
+  std::optional<Error> refused;      // why Hello was not answered with Welcome
+  std::optional<Error> unsupported;  // the last message that is readable, but not known to this build
   std::map<std::string, Stream> streams;
+  std::string request_prefix = make_request_prefix();
   std::uint64_t requests_made = 0, pings_sent = 0;
   std::optional<Clock::time_point> asked;  // since when the server owes us an answer
   std::optional<Clock::time_point> greeted;
   Clock::time_point next_ping = Clock::now();
+  Clock::time_point next_resume = Clock::time_point::max();  // of all streams'; with many of them nobody looks at each for every message
   bool silent = false;
+  std::string state;     // as the newest Pong has it
+  bool current = false;  // which came on this connection
 
   bool send(const wire::ClientMessage& message) { return link.send(header, wire::encode(message, options.encoding)); }
   // For the messages that are answered at once whatever happens.
@@ -80,7 +91,7 @@ struct Client::State {
   }
   milliseconds ping_interval() const {
     if (silent) return options.timeout;
-    milliseconds interval = std::min(ping_interval_max, options.timeout / 5);
+    milliseconds interval = std::min(options.ping_interval_max, options.timeout / 5);
     if (welcome && welcome->session_silence_ms_max > 0) interval = std::min(interval, milliseconds(welcome->session_silence_ms_max / 3));
     return std::max(interval, milliseconds(1));
   }
@@ -103,6 +114,8 @@ struct Client::State {
   void act(const std::string& id, Stream& stream, StreamOrder::Verdict verdict) {
     if (verdict == StreamOrder::Verdict::resume) {
       ask_for(id, stream);
+    } else if (verdict == StreamOrder::Verdict::broken && unsupported) {
+      finish(id, *unsupported);  // resumes bring it again and again
     } else if (verdict == StreamOrder::Verdict::broken) {
       finish(id, Error{ErrorCode::corrupt,
                        fmt::format("the stream of request {} has a gap after message {} that {} resumes did not close", id, stream.order.last(),
@@ -113,6 +126,7 @@ struct Client::State {
   // What is accepted is resumed. What may never have arrived is submitted again, which attaches to the request if it has.
   void ask_for(const std::string& id, Stream& stream) {
     stream.resume_at.reset();
+    stream.asked_at = Clock::now();
     if (stream.submit_body.empty()) {
       send(wire::Resume{id, stream.order.last()});
     } else {
@@ -124,7 +138,13 @@ struct Client::State {
       if (stream.unknown == Stream::Unknown::greeting) stream.unknown = Stream::Unknown::asked_again;
       ask_for(id, stream);
       // Grants may have gone down with the old connection. One window too many does no harm, one too few would stall the stream.
-      if (stream.credit > 0 && stream.submit_body.empty() && send(wire::Grant{id, stream.credit})) stream.consumed = 0;
+      if (stream.credit == 0 || !stream.submit_body.empty()) continue;
+      if (stream.grants == Grants::by_caller) {
+        stream.consumed -= std::exchange(stream.owed, 0);
+        if (stream.consumed < stream.credit) send(wire::Grant{id, stream.credit - stream.consumed});
+      } else if (send(wire::Grant{id, stream.credit})) {
+        stream.consumed = 0;
+      }
     }
   }
 
@@ -156,6 +176,7 @@ struct Client::State {
     found->second.unknown = Stream::Unknown::no;
     found->second.refusals = 0;
     found->second.submit_body.clear();
+    if (found->second.grants == Grants::by_caller) ++found->second.consumed;  // the handler may grant it already
     tell(found->second, message);
     consume(message.request_id);
   }
@@ -181,7 +202,7 @@ struct Client::State {
     }
     if (message.error.code == ErrorCode::busy && found->second.submit_body.empty() && found->second.refusals < resume_refusals_max) {
       ++found->second.refusals;
-      found->second.resume_at = Clock::now() + resume_interval;
+      resume_later(found->second, Clock::now() + resume_interval);
       return;
     }
     if (message.error.code == ErrorCode::not_found && found->second.submit_body.empty())
@@ -192,6 +213,8 @@ struct Client::State {
     finish(message.request_id, message.error);
   }
   void on(const wire::Pong& message) {
+    state = message.state;
+    current = true;
     if (welcome && message.server_instance != welcome->server_instance) greet();
   }
 
@@ -210,18 +233,43 @@ struct Client::State {
 
   void consume(const std::string& id) {
     const auto found = streams.find(id);
-    if (found == streams.end() || found->second.credit == 0) return;
+    if (found == streams.end() || found->second.credit == 0 || found->second.grants == Grants::by_caller) return;
     Stream& stream = found->second;
     ++stream.consumed;
     // Half a window at a time: the server never runs dry while the handler keeps up, and few grants travel.
     if (stream.consumed >= std::max(1U, stream.credit / 2) && send(wire::Grant{id, stream.consumed})) stream.consumed = 0;
   }
 
+  void resume_later(Stream& stream, Clock::time_point when) {
+    stream.resume_at = when;
+    next_resume = std::min(next_resume, when);
+  }
+  void resume_due(Clock::time_point now) {
+    next_resume = Clock::time_point::max();
+    for (auto& [id, stream] : streams) {
+      if (!stream.resume_at) continue;
+      if (now >= *stream.resume_at)
+        ask_for(id, stream);
+      else
+        next_resume = std::min(next_resume, *stream.resume_at);
+    }
+  }
+
   void on_unreadable() {
     std::vector<std::string> ids;
     for (const auto& [id, stream] : streams) ids.push_back(id);
-    for (const auto& id : ids)
-      if (const auto found = streams.find(id); found != streams.end()) act(id, found->second, found->second.order.on_unreadable());
+    for (const auto& id : ids) {
+      const auto found = streams.find(id);
+      if (found == streams.end() || found->second.resume_at) continue;
+      Stream& stream = found->second;
+      // Much that cannot be read at once is one thing to ask for, a moment later; for ever it is a broken stream.
+      const bool just_asked = stream.asked_at && Clock::now() - *stream.asked_at < resume_interval;
+      if (just_asked && ++stream.refusals <= resume_refusals_max) {
+        resume_later(stream, *stream.asked_at + resume_interval);
+      } else {
+        act(id, stream, just_asked ? StreamOrder::Verdict::broken : stream.order.on_unreadable());
+      }
+    }
   }
 
   // Handles one frame; false when none was waiting.
@@ -239,14 +287,20 @@ struct Client::State {
     auto message = wire::decode_server(frame->body, *encoding, options.limits);
     if (message) {
       std::visit([this](auto& m) { on(std::move(m)); }, *message);
-    } else if (message.error().code != ErrorCode::unsupported) {  // a later server may say things that we need not know
+    } else if (message.error().code != ErrorCode::unsupported) {
       on_unreadable();
+    } else {
+      unsupported = message.error();  // a later server may say things that we need not know; a gap in a stream shows that we must
     }
     return true;
   }
 
   void tick() {
     const auto now = Clock::now();
+    if (const auto& refusal = link.refusal()) {
+      silent = true;
+      return finish_all(*refusal);
+    }
     if (asked && now - *asked > options.timeout) {
       silent = true;
       std::vector<std::string> ids;
@@ -259,12 +313,13 @@ struct Client::State {
                          ""});
     }
     // A new connection is a stranger to the server. Hello at once: pings and grants that waited in the queue have gone before it and are refused.
-    if (link.reconnected() && welcome) {
+    const bool reconnected = link.reconnected();
+    if (reconnected || !link.up()) current = false;
+    if (reconnected && welcome) {
       greeted.reset();
       greet();
     }
-    for (auto& [id, stream] : streams)
-      if (stream.resume_at && now >= *stream.resume_at) ask_for(id, stream);
+    if (now >= next_resume) resume_due(now);
     if (now < next_ping) return;
     next_ping = now + ping_interval();
     if (welcome) {
@@ -285,16 +340,27 @@ Client::~Client() {
   for (const auto& [id, stream] : state_->streams) state_->send(wire::Cancel{id});
 }
 
-Result<Client> Client::connect(const ClientOptions& options) {
+Result<Client> Client::open(const ClientOptions& options) {
   if (options.timeout <= milliseconds(0))
     return Error{ErrorCode::invalid_argument, fmt::format("the timeout is {} ms; it must be positive", options.timeout.count()), "timeout"};
-  auto link = Link::open(options.endpoint, options.limits.frame_bytes_max);
+  auto link = Link::open(options.endpoint, options.limits.frame_bytes_max, options.keys);
   if (!link) return std::move(link).error();
-  auto state = std::make_unique<State>(options, std::move(link).value());
+  return Client(std::make_unique<State>(options, std::move(link).value()));
+}
+
+Result<Client> Client::connect(const ClientOptions& options) {
+  auto opened = open(options);
+  if (!opened) return opened;
+  std::unique_ptr<State>& state = opened->state_;
   const auto deadline = Clock::now() + options.timeout;
   state->greet();
   while (!state->welcome && Clock::now() < deadline) {
     if (state->refused && state->refused->code != ErrorCode::unavailable) return std::move(*state->refused);
+    if (const auto& refusal = state->link.refusal()) return *refusal;
+    if (state->link.reconnected()) {
+      state->greeted.reset();
+      state->greet();
+    }
     state->link.wait(std::min(hello_interval, std::chrono::duration_cast<milliseconds>(deadline - Clock::now()) + milliseconds(1)));
     while (!state->welcome && state->take_frame()) {
     }
@@ -303,25 +369,40 @@ Result<Client> Client::connect(const ClientOptions& options) {
   if (state->welcome) {
     state->refused.reset();
     state->next_ping = Clock::now() + state->ping_interval();
-    return Client(std::move(state));
+    return opened;
   }
   if (state->refused) return std::move(*state->refused);
+  if (options.keys && state->link.handshakes_fail())
+    return Error{ErrorCode::denied,
+                 fmt::format("{} breaks the handshake off, as a server does that the given server key is not of; compare it with what "
+                             "`althing keys show` says of the server's",
+                             options.endpoint),
+                 "server-key"};
   return Error{ErrorCode::unavailable,
-               fmt::format("nobody answered at {} within {} ms; start a server there with `althing serve`, or name another endpoint",
-                           options.endpoint, options.timeout.count()),
+               fmt::format("nobody answered at {} within {} ms; start a server there with `althing serve`, or name another endpoint{}",
+                           options.endpoint, options.timeout.count(),
+                           state->link.handshakes_fail() ? "; if the server wants keys, give its public one and your own (--server-key, --key)" : ""),
                "endpoint"};
+}
+
+Standing Client::standing() const {
+  const State& s = *state_;
+  const auto owing = s.asked ? std::chrono::duration_cast<milliseconds>(Clock::now() - *s.asked) : milliseconds(0);
+  return {s.welcome.has_value(), s.current, s.state, owing};
 }
 
 const wire::Welcome& Client::server() const { return *state_->welcome; }
 
-Result<std::string> Client::submit(wire::Submit submit, StreamHandler handler) {
+Result<std::string> Client::submit(wire::Submit submit, StreamHandler handler, Grants grants) {
   State& s = *state_;
-  if (submit.request_id.empty()) submit.request_id = fmt::format("r{}", ++s.requests_made);
+  if (!s.welcome) return Error{ErrorCode::unavailable, "the server at " + s.options.endpoint + " has not answered yet; try again soon", ""};
+  if (submit.request_id.empty()) submit.request_id = fmt::format("{}{}", s.request_prefix, ++s.requests_made);
   const std::string id = submit.request_id;
   if (s.streams.contains(id))
     return Error{ErrorCode::invalid_argument, "request " + id + " is open already; choose another request_id or leave it empty", "request_id"};
   Stream stream;
   stream.handler = std::move(handler);
+  stream.grants = grants;
   stream.credit = submit.credit;
   stream.opened = Clock::now();
   stream.submit_body = wire::encode(wire::ClientMessage(std::move(submit)), s.options.encoding);
@@ -342,6 +423,14 @@ void Client::cancel(const std::string& request_id) {
   if (state_->streams.contains(request_id)) state_->send(wire::Cancel{request_id});
 }
 
+void Client::grant(const std::string& request_id, std::uint32_t deltas) {
+  const auto found = state_->streams.find(request_id);
+  if (found == state_->streams.end() || found->second.credit == 0 || deltas == 0) return;
+  Stream& stream = found->second;
+  stream.owed = std::min(stream.owed + deltas, stream.consumed);
+  if (stream.owed > 0 && state_->send(wire::Grant{request_id, stream.owed})) stream.consumed -= std::exchange(stream.owed, 0);
+}
+
 void Client::poll(milliseconds wait) {
   State& s = *state_;
   const auto deadline = Clock::now() + wait;
@@ -352,11 +441,13 @@ void Client::poll(milliseconds wait) {
     const auto now = Clock::now();
     if (frames > 0 || now >= deadline) return;
     auto until = std::min(deadline, std::max(s.next_ping, now));
-    for (const auto& [id, stream] : s.streams)
-      if (stream.resume_at) until = std::min(until, std::max(*stream.resume_at, now));
+    until = std::min(until, std::max(s.next_resume, now));
     s.link.wait(std::chrono::duration_cast<milliseconds>(until - now) + milliseconds(1));
   }
 }
+
+std::array<int, 2> Client::descriptors() const { return state_->link.descriptors(); }
+bool Client::has_input() const { return state_->link.has_input(); }
 
 std::size_t Client::open_streams() const { return state_->streams.size(); }
 

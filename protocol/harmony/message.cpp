@@ -83,6 +83,7 @@ nlohmann::ordered_json to_json(const Message& message) {
     json["content"] = Json::array();
     for (const Content& part : message.content) json["content"].push_back(part_json(part));
   }
+  if (!message.tokens.empty()) json["tokens"] = message.tokens;
   return json;
 }
 

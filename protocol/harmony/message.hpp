@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "scheduler/vocabulary/errors.hpp"
+#include "scheduler/vocabulary/ids.hpp"
 
 namespace althing::protocol::harmony {
 
@@ -68,13 +69,14 @@ struct Message {
   std::optional<std::string> channel;
   std::optional<std::string> content_type;
   std::vector<Content> content;
+  std::vector<TokenId> tokens{};  // of an assistant's message that its model generated: its ids, which are rendered as they are (replay.hpp)
 };
 
 struct Conversation {
   std::vector<Message> messages;
 };
 
-// openai-harmony's JSON form of a message, both ways. Errors: invalid_argument naming the member.
+// openai-harmony's JSON form of a message, both ways, with the member `tokens` besides. Errors: invalid_argument naming the member.
 Result<Message> message_from_json(const nlohmann::ordered_json& json);
 nlohmann::ordered_json to_json(const Message& message);
 Result<Conversation> conversation_from_json(const nlohmann::ordered_json& json);  // {"messages": […]} or the array

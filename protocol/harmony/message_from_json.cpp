@@ -1,6 +1,7 @@
 // Reads openai-harmony's JSON form of messages. Unknown members are ignored, null is the same as absent (but switches off a default of the
 // system content), and a wrong type is an error that names the member by its path. The first error wins; what is read after it is discarded.
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "protocol/harmony/builtin_tools.hpp"
@@ -51,6 +52,7 @@ class Reader {
     } else if (is(*content, content->is_array(), prefix + "content", "a string or a list of parts")) {
       for (std::size_t i = 0; i < content->size(); ++i) message.content.push_back(part((*content)[i], item(prefix + "content", i)));
     }
+    message.tokens = tokens(json, prefix + "tokens");
     return message;
   }
 
@@ -82,6 +84,21 @@ class Reader {
   std::optional<std::string> required_text(const Json& object, const char* key, const std::string& prefix) {
     if (!present(object, key)) fail(prefix + key, "is missing; give a string");
     return text(object, key, prefix);
+  }
+
+  std::vector<TokenId> tokens(const Json& json, const std::string& path) {
+    std::vector<TokenId> tokens;
+    const Json* value = present(json, "tokens");
+    if (!value || !is(*value, value->is_array(), path, "a list of token ids")) return tokens;
+    tokens.reserve(value->size());
+    for (std::size_t i = 0; i < value->size() && !error; ++i) {
+      const Json& id = (*value)[i];
+      // What is no id at all is 2^64 - 1 here, which is none either.
+      const std::uint64_t number =
+          id.is_number_integer() && (id.is_number_unsigned() || id.get<std::int64_t>() >= 0) ? id.get<std::uint64_t>() : UINT64_MAX;
+      if (is(id, number <= std::numeric_limits<TokenId>::max(), item(path, i), "a token id")) tokens.push_back(static_cast<TokenId>(number));
+    }
+    return tokens;
   }
 
   Content part(const Json& json, const std::string& path) {

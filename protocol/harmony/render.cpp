@@ -7,6 +7,7 @@
 
 #include "protocol/harmony/content_text.hpp"
 #include "protocol/harmony/history.hpp"
+#include "protocol/harmony/replay.hpp"
 
 namespace althing::protocol::harmony {
 namespace {
@@ -21,6 +22,7 @@ class Renderer {
   explicit Renderer(const Format& format) : format_(format) {}
 
   Status message(const Message& message, bool function_tools) {
+    if (!message.tokens.empty()) return replay(message);
     if (message.role == Role::tool && !message.name) return Error{ErrorCode::invalid_argument, "Tools should have a name!", "name"};
     header(message);
     for (const Content& part : message.content)
@@ -43,6 +45,14 @@ class Renderer {
   void text(std::string_view fragment) {
     const std::vector<TokenId> ids = format_.tokenizer->encode(fragment);
     rendered_.tokens.insert(rendered_.tokens.end(), ids.begin(), ids.end());
+  }
+
+  Status replay(const Message& message) {
+    const auto ids = replayed(format_, message);
+    if (!ids) return ids.error();
+    rendered_.tokens.insert(rendered_.tokens.end(), ids->begin(), ids->end());
+    rendered_.boundaries.push_back(static_cast<std::uint32_t>(rendered_.tokens.size()));
+    return Ok{};
   }
 
   void header(const Message& message) {

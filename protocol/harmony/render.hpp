@@ -1,7 +1,10 @@
-// Messages to token ids. Only the renderer makes control tokens; all text goes through Tokenizer::encode, which cannot.
+// Messages to token ids. Only the renderer makes control tokens; all text goes through Tokenizer::encode, which cannot. A message that has `tokens`
+// is rendered as these (replay.hpp).
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "protocol/harmony/format.hpp"
@@ -16,6 +19,16 @@ enum class AnalysisHistory : std::uint8_t {
   keep,
 };
 
+constexpr std::string_view name_of(AnalysisHistory policy) {
+  constexpr std::string_view names[] = {"drop_finished_turns", "upstream", "keep"};
+  return names[static_cast<int>(policy)];
+}
+constexpr std::optional<AnalysisHistory> analysis_history_of(std::string_view name) {
+  for (const auto policy : {AnalysisHistory::drop_finished_turns, AnalysisHistory::upstream, AnalysisHistory::keep})
+    if (name == name_of(policy)) return policy;
+  return std::nullopt;
+}
+
 struct RenderOptions {
   AnalysisHistory analysis = AnalysisHistory::drop_finished_turns;
 };
@@ -25,7 +38,7 @@ struct Rendered {
   std::vector<std::uint32_t> boundaries;  // tokens.size() after each message, ascending
 };
 
-// Errors: invalid_argument, with openai-harmony's wording ("Tools should have a name!", …).
+// Errors: invalid_argument, with openai-harmony's wording ("Tools should have a name!", …), and those of replayed.
 Result<Rendered> render_message(const Format& format, const Message& message, bool has_function_tools);
 Result<Rendered> render_conversation(const Format& format, const Conversation& conversation, const RenderOptions& options);
 // As render_conversation, then <|start|> and the next role.

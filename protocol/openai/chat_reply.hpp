@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/wire/messages.hpp"
+#include "protocol/openai/message_kind.hpp"
 
 namespace althing::protocol::openai {
 
@@ -24,12 +24,12 @@ struct ReplyPiece {
   bool empty() const { return reasoning.empty() && content.empty() && tool_calls.empty(); }
 };
 
-// Messages to a function are tool calls, on whatever channel; to a built-in tool that nobody declared, or from another than the assistant, nothing;
-// `analysis` is reasoning; all others are content. Messages of one kind are joined by a line break.
+// Which message is what: message_kind.hpp. Messages of one kind are joined by a line break.
 class ChatReply {
  public:
-  // Names of declared functions, without `functions.`; only built-in tools' names (python, browser, container and what is under them) are looked up.
-  explicit ChatReply(std::set<std::string> declared = {}) : declared_(std::move(declared)) {}
+  // As kind_of's.
+  explicit ChatReply(std::set<std::string> declared = {}, bool calls_wanted = true, bool only_final = false)
+      : declared_(std::move(declared)), calls_wanted_(calls_wanted), only_final_(only_final) {}
 
   void push(const wire::DeltaEvent& event);
   // What has come since the last call.
@@ -40,14 +40,12 @@ class ChatReply {
   std::string finish_reason(FinishReason reason) const;
 
  private:
-  enum class Kind : std::uint8_t { nothing, reasoning, content, call };
-
-  Kind kind_of(const wire::MessageStarted& message) const;
   void add(std::string& to, bool& said, const std::string& text);
 
   std::set<std::string> declared_;
-  Kind kind_ = Kind::nothing;  // of the open message
-  bool first_ = false;         // nothing of it has come yet
+  bool calls_wanted_, only_final_;
+  MessageKind kind_ = MessageKind::nothing;  // of the open message
+  bool first_ = false;                       // nothing of it has come yet
   bool reasoned_ = false, spoke_ = false;
   std::uint32_t calls_ = 0;
   ReplyPiece piece_;

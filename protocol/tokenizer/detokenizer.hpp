@@ -17,6 +17,8 @@ class Detokenizer {
   std::string push(TokenId token);
   // What still waits, as U+FFFD; the detokenizer is then as new.
   std::string finish();
+  // A character waits for its next token.
+  bool within_character() const { return !pending_.empty(); }
 
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;

@@ -144,6 +144,7 @@ class Decoder {
     const auto parts = from.getContent();
     if (!fits("content", parts.size(), limits_.messages_max, "messages_max")) return to;
     for (auto part : parts) to.content.push_back(content(part));
+    to.tokens = tokens(from.getTokens(), "messages.tokens", limits_.context_tokens_max, "context_tokens_max");
     return to;
   }
   Sampling sampling(schema::Sampling::Reader from) {
@@ -156,6 +157,17 @@ class Decoder {
     take(from.getCompletionTokensMax(), to.completion_tokens_max);
     to.ignore_stop = from.getIgnoreStop();
     to.n = from.getN();
+    take(from.getRepetitionPenalty(), to.repetition_penalty);
+    take(from.getPresencePenalty(), to.presence_penalty);
+    take(from.getFrequencyPenalty(), to.frequency_penalty);
+    take(from.getLogprobs(), to.logprobs);
+    const auto biases = from.getLogitBias();
+    if (fits("sampling.logit_bias", biases.size(), limits_.logit_bias_max, "logit_bias_max"))
+      for (auto entry : biases) to.logit_bias.push_back({entry.getToken(), entry.getBias()});
+    const auto stops = from.getStop();
+    if (fits("sampling.stop", stops.size(), limits_.stop_strings_max, "stop_strings_max"))
+      for (const auto stop : stops) to.stop.push_back(string_of(stop));
+    to.stop_tokens = tokens(from.getStopTokens(), "sampling.stop_tokens", limits_.own_stop_tokens_max, "own_stop_tokens_max");
     return to;
   }
   Submit submit(schema::Submit::Reader from) {
@@ -171,8 +183,24 @@ class Decoder {
     to.credit = from.getCredit();
     to.return_tokens = from.getReturnTokens();
     to.trace_top_m = from.getTraceTopM();
+    to.priority = from.getPriority();
     to.tenant = string_of(from.getTenant());
+    to.grammar = grammar(from.getGrammar());
     return to;
+  }
+  std::optional<Grammar> grammar(schema::Submit::Grammar::Reader from) {
+    switch (from.which()) {
+      case schema::Submit::Grammar::NONE:
+        return std::nullopt;
+      case schema::Submit::Grammar::JSON_SCHEMA:
+        return Grammar{GrammarKind::json_schema, string_of(from.getJsonSchema())};
+      case schema::Submit::Grammar::JSON_OBJECT:
+        return Grammar{GrammarKind::json_object, ""};
+      case schema::Submit::Grammar::REGEX:
+        return Grammar{GrammarKind::regex, string_of(from.getRegex())};
+    }
+    complain(unsupported("grammar"));
+    return std::nullopt;
   }
   DeltaEvent event(schema::DeltaEvent::Reader from) {
     const std::uint32_t index = from.getIndex();
@@ -201,6 +229,12 @@ class Decoder {
     const auto parts = from.getRouting();
     if (fits("routing", parts.size(), delta_events_max, "delta_events_max"))
       for (auto item : parts) to.routing.push_back(routing(item));
+    const auto told = from.getLogprobs();
+    if (fits("logprobs", told.size(), delta_events_max, "delta_events_max"))
+      for (auto item : told) {
+        TokenLogprobs& one = to.logprobs.emplace_back(TokenLogprobs{item.getToken(), item.getLogprob(), {}});
+        for (auto likely : item.getTop()) one.top.push_back({likely.getToken(), likely.getLogprob()});
+      }
     return to;
   }
   // Lists are as long as the body at most: the library has seen to it. Whether they fit each other, check() says.
@@ -231,23 +265,34 @@ class Decoder {
     if (static_cast<unsigned>(from) > static_cast<unsigned>(schema::FinishReason::ERROR)) complain(unsupported("finish reason"));
     return static_cast<FinishReason>(from);
   }
+  // A word that this build does not know says no more than none.
+  static PrefixMiss miss(schema::PrefixMiss from) {
+    const auto number = static_cast<std::uint32_t>(from);
+    return number < prefix_miss_count ? static_cast<PrefixMiss>(number) : PrefixMiss::none;
+  }
   Done done(schema::Done::Reader from) {
     Done to;
     to.reason = reason(from.getReason());
-    to.usage = Usage{from.getPromptTokens(), from.getCompletionTokens(), from.getPreemptions()};
+    to.usage = Usage{from.getPromptTokens(), from.getCompletionTokens(), from.getPreemptions(), from.getCachedTokens(), miss(from.getMiss())};
     to.layout_changed = from.getLayoutChanged();
+    to.stop_string = stop_string(from.getStopString());
+    to.reasoning_tokens = from.getReasoningTokens();
     const auto choices = from.getChoices();
     if (!fits("choices", choices.size(), choices_bound, "choices_bound")) return to;
     for (auto item : choices) {
-      ChoiceEnd& end = to.choices.emplace_back(ChoiceEnd{reason(item.getReason()), item.getCompletionTokens(), item.getPreemptions(), std::nullopt});
+      ChoiceEnd& end = to.choices.emplace_back(
+          ChoiceEnd{reason(item.getReason()), item.getCompletionTokens(), item.getPreemptions(), std::nullopt, stop_string(item.getStopString())});
       if (item.hasError()) end.error = failure(item.getError());
     }
     return to;
   }
+  static std::optional<std::uint32_t> stop_string(std::int32_t from) {
+    return from < 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(from));
+  }
   static Error failure(schema::Failure::Reader from) {
     const auto code = static_cast<unsigned>(from.getCode());
     return Error{code < static_cast<unsigned>(error_code_count) ? static_cast<ErrorCode>(code) : ErrorCode::internal, string_of(from.getMessage()),
-                 string_of(from.getField())};
+                 string_of(from.getField()), from.getRetryAfterMs()};
   }
 
  private:
@@ -318,7 +363,7 @@ ServerMessage server_message(Decoder& decoder, schema::ServerFrame::Reader frame
       return ErrorReply{std::move(request_id), sequence, Decoder::failure(frame.getError())};
     case schema::ServerFrame::PONG: {
       const auto pong = frame.getPong();
-      return Pong{pong.getNonce(), string_of(pong.getServerInstance())};
+      return Pong{pong.getNonce(), string_of(pong.getServerInstance()), string_of(pong.getState())};
     }
     default:
       decoder.complain(unsupported("server message"));

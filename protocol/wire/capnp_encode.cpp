@@ -89,6 +89,7 @@ void put(schema::Message::Builder to, const harmony::Message& from) {
   if (from.content_type) to.setContentType(text_of(*from.content_type));
   auto content = to.initContent(count_of(from.content.size()));
   for (unsigned i = 0; i < content.size(); ++i) put(content[i], from.content[i]);
+  if (!from.tokens.empty()) put_tokens(to.initTokens(count_of(from.tokens.size())), from.tokens);
 }
 
 void put(schema::Sampling::Builder to, const Sampling& from) {
@@ -100,6 +101,33 @@ void put(schema::Sampling::Builder to, const Sampling& from) {
   if (from.completion_tokens_max) to.getCompletionTokensMax().setValue(*from.completion_tokens_max);
   to.setIgnoreStop(from.ignore_stop);
   to.setN(from.n);
+  if (from.repetition_penalty) to.getRepetitionPenalty().setValue(*from.repetition_penalty);
+  if (from.presence_penalty) to.getPresencePenalty().setValue(*from.presence_penalty);
+  if (from.frequency_penalty) to.getFrequencyPenalty().setValue(*from.frequency_penalty);
+  if (from.logprobs) to.getLogprobs().setValue(*from.logprobs);
+  if (!from.logit_bias.empty()) {
+    auto biases = to.initLogitBias(count_of(from.logit_bias.size()));
+    for (unsigned i = 0; i < biases.size(); ++i) {
+      biases[i].setToken(from.logit_bias[i].token);
+      biases[i].setBias(from.logit_bias[i].bias);
+    }
+  }
+  if (!from.stop.empty()) {
+    auto stops = to.initStop(count_of(from.stop.size()));
+    for (unsigned i = 0; i < stops.size(); ++i) stops.set(i, text_of(from.stop[i]));
+  }
+  if (!from.stop_tokens.empty()) put_tokens(to.initStopTokens(count_of(from.stop_tokens.size())), from.stop_tokens);
+}
+
+void put(schema::Submit::Grammar::Builder to, const Grammar& from) {
+  switch (from.kind) {
+    case GrammarKind::json_schema:
+      return to.setJsonSchema(text_of(from.text));
+    case GrammarKind::json_object:
+      return to.setJsonObject();
+    case GrammarKind::regex:
+      return to.setRegex(text_of(from.text));
+  }
 }
 
 struct PutClient {
@@ -127,6 +155,8 @@ struct PutClient {
     submit.setReturnTokens(m.return_tokens);
     submit.setTraceTopM(m.trace_top_m);
     if (!m.tenant.empty()) submit.setTenant(m.tenant);
+    submit.setPriority(m.priority);
+    if (m.grammar) put(submit.initGrammar(), *m.grammar);
   }
   void operator()(const Cancel& m) {
     frame.setRequestId(text_of(m.request_id));
@@ -164,6 +194,7 @@ void put(schema::Failure::Builder to, const Error& from) {
   to.setCode(static_cast<schema::ErrorCode>(from.code));
   to.setMessage(text_of(from.message));
   to.setField(text_of(from.field));
+  to.setRetryAfterMs(from.retry_after_ms);
 }
 
 void put(schema::ChoiceEnd::Builder to, const ChoiceEnd& from) {
@@ -171,6 +202,18 @@ void put(schema::ChoiceEnd::Builder to, const ChoiceEnd& from) {
   to.setCompletionTokens(from.completion_tokens);
   to.setPreemptions(from.preemptions);
   if (from.error) put(to.initError(), *from.error);
+  if (from.stop_string) to.setStopString(static_cast<std::int32_t>(*from.stop_string));
+}
+
+void put(schema::TokenLogprobs::Builder to, const TokenLogprobs& from) {
+  to.setToken(from.token);
+  to.setLogprob(from.logprob);
+  if (from.top.empty()) return;
+  auto top = to.initTop(count_of(from.top.size()));
+  for (unsigned i = 0; i < top.size(); ++i) {
+    top[i].setToken(from.top[i].token);
+    top[i].setLogprob(from.top[i].logprob);
+  }
 }
 
 void put(schema::StepRouting::Builder to, const StepRouting& from) {
@@ -229,9 +272,13 @@ struct PutServer {
     for (unsigned i = 0; i < events.size(); ++i) put(events[i], m.events[i]);
     put_tokens(delta.initTokens(count_of(m.tokens.size())), m.tokens);
     delta.setChoice(m.choice);
-    if (m.routing.empty()) return;
-    auto routing = delta.initRouting(count_of(m.routing.size()));
-    for (unsigned i = 0; i < routing.size(); ++i) put(routing[i], m.routing[i]);
+    if (!m.routing.empty()) {
+      auto routing = delta.initRouting(count_of(m.routing.size()));
+      for (unsigned i = 0; i < routing.size(); ++i) put(routing[i], m.routing[i]);
+    }
+    if (m.logprobs.empty()) return;
+    auto told = delta.initLogprobs(count_of(m.logprobs.size()));
+    for (unsigned i = 0; i < told.size(); ++i) put(told[i], m.logprobs[i]);
   }
   void operator()(const Done& m) {
     frame.setRequestId(text_of(m.request_id));
@@ -242,6 +289,10 @@ struct PutServer {
     done.setCompletionTokens(m.usage.completion_tokens);
     done.setPreemptions(m.usage.preemptions);
     done.setLayoutChanged(m.layout_changed);
+    if (m.stop_string) done.setStopString(static_cast<std::int32_t>(*m.stop_string));
+    done.setReasoningTokens(m.reasoning_tokens);
+    done.setCachedTokens(m.usage.cached_tokens);
+    done.setMiss(static_cast<schema::PrefixMiss>(m.usage.miss));
     if (m.choices.empty()) return;
     auto choices = done.initChoices(count_of(m.choices.size()));
     for (unsigned i = 0; i < choices.size(); ++i) put(choices[i], m.choices[i]);
@@ -255,6 +306,7 @@ struct PutServer {
     auto pong = frame.initPong();
     pong.setNonce(m.nonce);
     pong.setServerInstance(text_of(m.server_instance));
+    if (!m.state.empty()) pong.setState(text_of(m.state));
   }
 };
 

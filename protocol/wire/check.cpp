@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "protocol/wire/json_text.hpp"
 
@@ -69,6 +70,10 @@ class Checker {
     if (value && !(*value >= from && *value <= to))
       complain(ErrorCode::invalid_argument, field + " is " + std::to_string(*value) + "; it must be " + words, field);
   }
+  void stop_string(const std::string& field, const std::string& value) {
+    if (value.empty()) complain(ErrorCode::invalid_argument, field + " is empty; leave it out", field);
+    bytes(field, value, limits_.stop_string_bytes_max, "stop_string_bytes_max");
+  }
   void function(const std::string& field, const Function& value) {
     name(field + ".name", value.name);
     if (value.name.empty()) complain(ErrorCode::invalid_argument, field + ".name is empty; the model calls a function by its name", field + ".name");
@@ -123,6 +128,7 @@ class Checker {
     name(field + ".recipient", value.recipient);
     name(field + ".channel", value.channel);
     name(field + ".content_type", value.content_type);
+    count(field + ".tokens", value.tokens.size(), limits_.context_tokens_max, "context_tokens_max");
     count(field + ".content", value.content.size(), limits_.messages_max, "messages_max");
     for (std::size_t i = 0; i < value.content.size() && !failed(); ++i)
       content(field + ".content[" + std::to_string(i) + "]", value.content[i], functions);
@@ -145,12 +151,33 @@ class Checker {
   std::optional<Error> error_;
 };
 
+void check_adjustments(Checker& c, const Sampling& s) {
+  c.range("sampling.repetition_penalty", s.repetition_penalty, 1e-38F, 10.0F, "over 0 and up to 10");
+  c.range("sampling.presence_penalty", s.presence_penalty, -2.0F, 2.0F, "-2 to 2");
+  c.range("sampling.frequency_penalty", s.frequency_penalty, -2.0F, 2.0F, "-2 to 2");
+  const std::string field = "sampling.logit_bias";
+  c.count(field, s.logit_bias.size(), c.limits().logit_bias_max, "logit_bias_max");
+  std::vector<TokenId> tokens;
+  for (std::size_t i = 0; i < s.logit_bias.size() && !c.failed(); ++i) {
+    c.range(field + "[" + std::to_string(s.logit_bias[i].token) + "]", s.logit_bias[i].bias, -100.0F, 100.0F, "-100 to 100");
+    tokens.push_back(s.logit_bias[i].token);
+  }
+  std::sort(tokens.begin(), tokens.end());
+  if (const auto twice = std::adjacent_find(tokens.begin(), tokens.end()); twice != tokens.end())
+    c.complain(ErrorCode::invalid_argument, field + " has token " + std::to_string(*twice) + " twice; add the two up", field);
+  if (s.logprobs) c.count("sampling.logprobs", *s.logprobs, logprobs_top_max, "logprobs_top_max");
+}
+
 void check_sampling(Checker& c, const Sampling& s) {
   c.range("sampling.temperature", s.temperature, 0.0F, 2.0F, "0 to 2");
   c.range("sampling.min_p", s.min_p, 0.0F, 1.0F, "0 to 1");
   c.range("sampling.top_p", s.top_p, 1e-38F, 1.0F, "over 0 and up to 1");
   if (s.n == 0) c.complain(ErrorCode::invalid_argument, "sampling.n is 0; ask for at least 1 choice", "sampling.n");
   c.count("sampling.n", s.n, c.limits().choices_max, "choices_max");
+  check_adjustments(c, s);
+  c.count("sampling.stop", s.stop.size(), c.limits().stop_strings_max, "stop_strings_max");
+  for (std::size_t i = 0; i < s.stop.size() && !c.failed(); ++i) c.stop_string("sampling.stop[" + std::to_string(i) + "]", s.stop[i]);
+  c.count("sampling.stop_tokens", s.stop_tokens.size(), c.limits().own_stop_tokens_max, "own_stop_tokens_max");
   if (!s.completion_tokens_max) return;
   const std::string field = "sampling.completion_tokens_max";
   if (*s.completion_tokens_max == 0) c.complain(ErrorCode::invalid_argument, field + " is 0; ask for at least 1 token", field);
@@ -165,7 +192,12 @@ void check_submit(Checker& c, const Submit& s) {
   c.count("prompt_tokens", s.prompt_tokens.size(), limits.context_tokens_max, "context_tokens_max");
   check_sampling(c, s.sampling);
   c.tenant(s.tenant);
+  if (s.priority < priority_min || s.priority > priority_max)
+    c.complain(ErrorCode::invalid_argument,
+               "priority is " + std::to_string(s.priority) + "; use " + std::to_string(priority_min) + " to " + std::to_string(priority_max),
+               "priority");
   c.count("trace_top_m", s.trace_top_m, limits.trace_top_m_max, "trace_top_m_max");
+  if (s.grammar) c.text("grammar", s.grammar->text);
   if (s.messages.empty() && s.prompt_tokens.empty())
     c.complain(ErrorCode::invalid_argument, "there is nothing to answer: both messages and prompt_tokens are empty; send one of them", "messages");
   if (!s.prompt_tokens.empty() && !s.messages.empty())
@@ -212,6 +244,8 @@ void check_delta(Checker& c, const Delta& delta) {
   c.count("events", delta.events.size(), delta_events_max, "delta_events_max");
   c.count("tokens", delta.tokens.size(), delta_events_max, "delta_events_max");
   c.count("routing", delta.routing.size(), delta_events_max, "delta_events_max");
+  c.count("logprobs", delta.logprobs.size(), delta_events_max, "delta_events_max");
+  for (const TokenLogprobs& told : delta.logprobs) c.count("logprobs.top", told.top.size(), logprobs_top_max, "logprobs_top_max");
   for (std::size_t i = 0; i < delta.routing.size() && !c.failed(); ++i) {
     const std::string path = "routing[" + std::to_string(i) + "]";
     if (!is_whole(delta.routing[i]))
@@ -252,7 +286,10 @@ struct CheckServer {
     c.text("error.message", m.error.message);
     c.text("error.field", m.error.field);
   }
-  void operator()(const Pong& m) const { c.name("server_instance", m.server_instance); }
+  void operator()(const Pong& m) const {
+    c.name("server_instance", m.server_instance);
+    c.name("state", m.state);
+  }
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "protocol/wire/conversation.hpp"
 
 #include <algorithm>
+#include <ctime>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -84,6 +85,15 @@ Status add_tools(Conversation& conversation, const std::vector<harmony::Function
 }
 
 }  // namespace
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char text[16] = "";
+  std::strftime(text, sizeof text, "%Y-%m-%d", &utc);
+  return text;
+}
 
 Result<Conversation> conversation_of(const Submit& submit, const std::string& date) {
   if (submit.messages.empty()) return invalid("messages is empty; send at least one message", "messages");

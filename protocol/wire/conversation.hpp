@@ -8,6 +8,9 @@
 
 namespace althing::protocol::wire {
 
+// The date in UTC, as YYYY-MM-DD: what conversations are rendered with.
+std::string today();
+
 // `date` is YYYY-MM-DD or "" for none. Errors: invalid_argument (no messages, a tool name twice, …).
 Result<harmony::Conversation> conversation_of(const Submit& submit, const std::string& date);
 

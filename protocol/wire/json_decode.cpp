@@ -1,5 +1,7 @@
 // JSON text to values. The text is parsed by json_text (linear, bounded depth, no key twice); here its members become fields.
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -85,7 +87,7 @@ class Decoder {
     if (type == "accepted") return Accepted{std::move(request_id), m.u32("prompt_tokens"), m.u64("seed")};
     if (type == "done") return done(m, std::move(request_id), sequence);
     if (type == "error") return failure(m, std::move(request_id), sequence);
-    if (type == "pong") return Pong{m.u64("nonce"), m.text("server_instance")};
+    if (type == "pong") return Pong{m.u64("nonce"), m.text("server_instance"), m.text("state")};
     if (type == "welcome")
       return Welcome{m.u32("version"),         m.text("server_instance"),      m.text("model"), m.u32("context_tokens_max"),
                      m.u32("frame_bytes_max"), m.u32("session_silence_ms_max")};
@@ -121,8 +123,23 @@ class Decoder {
     to.credit = m.u32("credit");
     to.return_tokens = m.boolean("return_tokens");
     to.trace_top_m = m.u32("trace_top_m");
+    if (const auto* object = m.object("grammar")) to.grammar = grammar(*object, m);
     to.tenant = m.text("tenant");
+    to.priority = m.i32("priority");
     return to;
+  }
+
+  Grammar grammar(const ordered_json& json, const Members& m) {
+    const Members members(json, m.path_of("grammar."), error_);
+    const auto* schema = members.find("json_schema");
+    const auto regex = members.optional_text("regex");
+    const bool is_object = members.boolean("json_object");
+    if ((schema != nullptr) + regex.has_value() + is_object != 1) {
+      m.complain(ErrorCode::invalid_argument, "grammar holds one of json_schema, json_object (true) and regex", "grammar");
+      return {};
+    }
+    if (schema != nullptr) return {GrammarKind::json_schema, schema->is_string() ? schema->get<std::string>() : schema->dump()};
+    return regex ? Grammar{GrammarKind::regex, *regex} : Grammar{};
   }
 
   harmony::Function function(const ordered_json& json, const std::string& path) {
@@ -138,7 +155,7 @@ class Decoder {
     return to;
   }
 
-  static Sampling sampling(const Members& m) {
+  Sampling sampling(const Members& m) {
     Sampling to;
     to.temperature = m.real("temperature");
     to.top_p = m.real("top_p");
@@ -148,6 +165,47 @@ class Decoder {
     to.completion_tokens_max = m.optional_u32("completion_tokens_max");
     to.ignore_stop = m.boolean("ignore_stop");
     to.n = m.optional_u32("n").value_or(1);
+    to.repetition_penalty = m.real("repetition_penalty");
+    to.presence_penalty = m.real("presence_penalty");
+    to.frequency_penalty = m.real("frequency_penalty");
+    to.logit_bias = biases(m);
+    to.stop = texts(m, "stop", limits_.stop_strings_max, "stop_strings_max");
+    to.stop_tokens = tokens(m, "stop_tokens", limits_.own_stop_tokens_max, "own_stop_tokens_max");
+    to.logprobs = m.optional_u32("logprobs");
+    return to;
+  }
+
+  std::vector<std::string> texts(const Members& m, const char* key, std::size_t count_max, const char* limit) {
+    std::vector<std::string> to;
+    const auto* array = m.array(key);
+    if (array == nullptr || !fits(m, key, *array, count_max, limit)) return to;
+    for (const ordered_json& item : *array) {
+      if (item.is_string())
+        to.push_back(item.get<std::string>());
+      else
+        m.complain(ErrorCode::invalid_argument, m.path_of(key) + "[" + std::to_string(to.size()) + "] is not a string", key);
+      if (error_) break;
+    }
+    return to;
+  }
+
+  // Token ids are keys, so that none can have two biases.
+  std::vector<TokenBias> biases(const Members& m) {
+    std::vector<TokenBias> to;
+    const auto* object = m.object("logit_bias");
+    if (object == nullptr || !fits(m, "logit_bias", *object, limits_.logit_bias_max, "logit_bias_max")) return to;
+    for (const auto& [key, value] : object->items()) {
+      TokenId token = 0;
+      const auto [end, failure] = std::from_chars(key.data(), key.data() + key.size(), token);
+      const bool is_id = failure == std::errc{} && end == key.data() + key.size() && (key.size() == 1 || key[0] != '0');
+      if (!is_id || !value.is_number()) {
+        m.complain(ErrorCode::invalid_argument,
+                   m.path_of("logit_bias") + " has the member \"" + key.substr(0, 64) + "\"; members are token ids with a number each", "logit_bias");
+        break;
+      }
+      // What a float cannot hold is out of its range, which the check says.
+      to.push_back({token, static_cast<float>(std::clamp(value.get<double>(), -1e30, 1e30))});
+    }
     return to;
   }
 
@@ -158,6 +216,21 @@ class Decoder {
     to.tokens = tokens(m, "tokens", delta_events_max, "delta_events_max");
     if (const auto* parts = m.array("routing"); parts != nullptr && fits(m, "routing", *parts, delta_events_max, "delta_events_max"))
       for (std::size_t i = 0; i < parts->size() && !error_; ++i) to.routing.push_back(routing((*parts)[i], "routing[" + std::to_string(i) + "]"));
+    if (const auto* told = m.array("logprobs"); told != nullptr && fits(m, "logprobs", *told, delta_events_max, "delta_events_max"))
+      for (std::size_t i = 0; i < told->size() && !error_; ++i) to.logprobs.push_back(logprobs((*told)[i], "logprobs[" + std::to_string(i) + "]"));
+    return to;
+  }
+
+  TokenLogprobs logprobs(const ordered_json& json, const std::string& path) {
+    TokenLogprobs to;
+    if (!json.is_object()) {
+      keep({ErrorCode::invalid_argument, path + " must be an object, not " + json.type_name(), path});
+      return to;
+    }
+    const Members m(json, path + ".", error_);
+    to.token = m.u32("token");
+    to.logprob = m.real("logprob").value_or(0.0F);
+    rows(m, "top", 2, [&](const ordered_json& row) { to.top.push_back({u32(row[0]), real(row[1])}); });
     return to;
   }
 
@@ -246,13 +319,23 @@ class Decoder {
     return FinishReason::stop;
   }
 
+  // A word that this build does not know says no more than none.
+  PrefixMiss miss(const Members& usage) {
+    const std::string name = usage.text("miss");
+    for (std::uint32_t i = 0; i < prefix_miss_count; ++i)
+      if (name == name_of(static_cast<PrefixMiss>(i))) return static_cast<PrefixMiss>(i);
+    return PrefixMiss::none;
+  }
+
   Done done(const Members& m, std::string request_id, std::uint64_t sequence) {
     Done to{std::move(request_id), sequence, reason(m), {}, {}};
     if (const auto* object = m.object("usage")) {
       const Members usage(*object, "usage.", error_);
-      to.usage = Usage{usage.u32("prompt_tokens"), usage.u32("completion_tokens"), usage.u32("preemptions")};
+      to.usage = Usage{usage.u32("prompt_tokens"), usage.u32("completion_tokens"), usage.u32("preemptions"), usage.u32("cached_tokens"), miss(usage)};
+      to.reasoning_tokens = usage.u32("reasoning_tokens");
     }
     to.layout_changed = m.boolean("layout_changed");
+    to.stop_string = m.optional_u32("stop_string");
     if (const auto* choices = m.array("choices"); choices != nullptr && fits(m, "choices", *choices, choices_bound, "choices_bound"))
       for (std::size_t i = 0; i < choices->size() && !error_; ++i) to.choices.push_back(choice((*choices)[i], "choices[" + std::to_string(i) + "]"));
     return to;
@@ -264,7 +347,7 @@ class Decoder {
       return {};
     }
     const Members m(json, path + ".", error_);
-    ChoiceEnd to{reason(m), m.u32("completion_tokens"), m.u32("preemptions"), std::nullopt};
+    ChoiceEnd to{reason(m), m.u32("completion_tokens"), m.u32("preemptions"), std::nullopt, m.optional_u32("stop_string")};
     if (const auto* error = m.object("error")) to.error = error_of(Members(*error, path + ".error.", error_));
     return to;
   }
@@ -286,6 +369,7 @@ class Decoder {
       if (code == name_of(static_cast<ErrorCode>(i))) to.code = static_cast<ErrorCode>(i);
     to.message = m.text("message");
     to.field = m.text("field");
+    to.retry_after_ms = m.u32("retry_after_ms");
     return to;
   }
 

@@ -83,6 +83,16 @@ std::optional<std::uint32_t> JsonMembers::optional_u32(const char* key) const {
   return std::nullopt;
 }
 
+std::int32_t JsonMembers::i32(const char* key) const {
+  const ordered_json* value = find(key);
+  if (value == nullptr) return 0;
+  using Range = std::numeric_limits<std::int32_t>;
+  const bool small = !value->is_number_unsigned() || value->get<std::uint64_t>() <= static_cast<std::uint64_t>(Range::max());
+  if (value->is_number_integer() && small && value->get<std::int64_t>() >= Range::min()) return static_cast<std::int32_t>(value->get<std::int64_t>());
+  wrong_kind(key, "a whole number from -2^31 to 2^31 - 1");
+  return 0;
+}
+
 const ordered_json* JsonMembers::array(const char* key) const {
   const ordered_json* value = find(key);
   if (value == nullptr || value->is_array()) return value;

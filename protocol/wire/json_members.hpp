@@ -25,6 +25,7 @@ class JsonMembers {
   std::optional<std::uint32_t> optional_u32(const char* key) const;
   std::optional<std::uint64_t> optional_u64(const char* key) const;
   std::uint32_t u32(const char* key, std::uint32_t otherwise = 0) const { return optional_u32(key).value_or(otherwise); }
+  std::int32_t i32(const char* key) const;
   std::uint64_t u64(const char* key) const { return optional_u64(key).value_or(0); }
   // Null when absent, or (with an error) when it is something else.
   const nlohmann::ordered_json* array(const char* key) const;

@@ -99,4 +99,19 @@ std::size_t depth_of(const ordered_json& value) {
   return deepest + 1;
 }
 
+void append_quoted(std::string& to, std::string_view text) {
+  // Printable ASCII, and of what must be escaped only what is common in texts, is copied; the rest is left to the library.
+  const auto plain = [](char c) { return (c >= 0x20 && c < 0x7f) || c == '\n'; };
+  if (!std::all_of(text.begin(), text.end(), plain)) {
+    to += nlohmann::ordered_json(text).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    return;
+  }
+  to += '"';
+  for (const char c : text) {
+    if (c == '"' || c == '\\' || c == '\n') to += '\\';
+    to += c == '\n' ? 'n' : c;
+  }
+  to += '"';
+}
+
 }  // namespace althing::protocol::wire

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 #include "scheduler/vocabulary/errors.hpp"
@@ -15,6 +16,9 @@ inline constexpr std::size_t json_schema_depth_max = 48;  // in the JSON schema 
 
 // Errors: corrupt (not JSON, not UTF-8, deeper than depth_max, a number that fits no 64-bit type, a key twice).
 Result<nlohmann::ordered_json> parse_json(std::string_view text, std::size_t depth_max);
+// The text in quotes, byte for byte as nlohmann writes it (invalid UTF-8 replaced), for those who write JSON by hand because it is written for every
+// token.
+void append_quoted(std::string& to, std::string_view text);
 // Arrays and objects in each other: 0 for a number or a text, 1 for [].
 std::size_t depth_of(const nlohmann::ordered_json& value);
 

@@ -19,7 +19,9 @@
 #include "scheduler/vocabulary/errors.hpp"
 #include "scheduler/vocabulary/events.hpp"
 #include "scheduler/vocabulary/ids.hpp"
+#include "scheduler/vocabulary/logprobs.hpp"
 #include "scheduler/vocabulary/routing_trace.hpp"
+#include "scheduler/vocabulary/sampling.hpp"
 
 namespace althing::protocol::wire {
 
@@ -40,8 +42,22 @@ struct Sampling {
   std::optional<std::uint32_t> top_k;
   std::optional<std::uint64_t> seed;
   std::optional<std::uint32_t> completion_tokens_max;
-  bool ignore_stop = false;
-  std::uint32_t n = 1;  // completions (choices) of the same prompt, in one stream
+  bool ignore_stop = false;  // tokens that end a turn do not end it; what is named here does
+  std::uint32_t n = 1;       // completions (choices) of the same prompt, in one stream
+  std::optional<float> repetition_penalty{}, presence_penalty{}, frequency_penalty{};
+  std::vector<TokenBias> logit_bias{};      // each token once
+  std::vector<std::string> stop{};          // text that ends a choice, and is not sent
+  std::vector<TokenId> stop_tokens{};       // likewise tokens, which are sent
+  std::optional<std::uint32_t> logprobs{};  // deltas also tell the logprob of each token, and those of so many most likely ones
+};
+
+// What the text of an answer must be (docs/structured-output.md).
+enum class GrammarKind : std::uint8_t { json_schema, json_object, regex };
+inline constexpr std::uint32_t grammar_kind_count = 3;
+struct Grammar {
+  GrammarKind kind = GrammarKind::json_object;
+  std::string text;  // the schema as JSON text, or the expression; "" for json_object
+  friend bool operator==(const Grammar&, const Grammar&) = default;
 };
 
 struct Submit {
@@ -55,9 +71,11 @@ struct Submit {
   Sampling sampling;
   std::uint32_t timeout_ms = 0;  // 0: none
   std::uint32_t credit = 0;
-  bool return_tokens = false;     // deltas also carry the generated ids
-  std::uint32_t trace_top_m = 0;  // deltas also tell where tokens were routed, with so many of the router's logits; 0: they do not
-  std::string tenant;             // whose request it is, for accounting: 1 to 64 of A-Z a-z 0-9 . _ -; "": "default"
+  bool return_tokens = false;        // deltas also carry the generated ids
+  std::uint32_t trace_top_m = 0;     // deltas also tell where tokens were routed, with so many of the router's logits; 0: they do not
+  std::string tenant;                // whose request it is, for accounting and a fair share: 1 to 64 of A-Z a-z 0-9 . _ -; "": "default"
+  std::int32_t priority = 0;         // among the requests of its tenant, priority_min to priority_max; the higher goes first
+  std::optional<Grammar> grammar{};  // of the answer: the final channel's text, or all of it where the format has no channels
 };
 
 struct Cancel {
@@ -117,6 +135,7 @@ struct Delta {
   std::vector<TokenId> tokens;
   // What was computed for the choice since the delta before: in the order of steps, not necessarily all of it that led to these tokens.
   std::vector<StepRouting> routing{};
+  std::vector<TokenLogprobs> logprobs{};  // of the tokens that this delta is made of, one a token, when they were asked for
 };
 
 // How one of several choices ended.
@@ -124,7 +143,8 @@ struct ChoiceEnd {
   FinishReason reason = FinishReason::stop;
   std::uint32_t completion_tokens = 0;
   std::uint32_t preemptions = 0;
-  std::optional<Error> error;  // set when the reason is error
+  std::optional<Error> error;                  // set when the reason is error
+  std::optional<std::uint32_t> stop_string{};  // index of the request's stop string that ended it
 };
 
 struct Done {
@@ -136,6 +156,9 @@ struct Done {
   // The server lost ranks, or got them back, and some tokens were drawn by ranks that split attention otherwise than those before. Nothing is
   // missing, but the same request may give other tokens.
   bool layout_changed = false;
+  std::optional<std::uint32_t> stop_string{};  // as ChoiceEnd's, when n is 1
+  // Of the completion's tokens, those after which an analysis message was open, or one on commentary to a recipient. 0 for raw prompts.
+  std::uint32_t reasoning_tokens = 0;
 };
 
 struct ErrorReply {
@@ -147,6 +170,7 @@ struct ErrorReply {
 struct Pong {
   std::uint64_t nonce = 0;
   std::string server_instance;
+  std::string state;  // starting, ready, silent, recovering or draining; "": the server does not tell
 };
 
 using ServerMessage = std::variant<Welcome, Accepted, Delta, Done, ErrorReply, Pong>;

@@ -2,28 +2,44 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "protocol/curve/key_ring.hpp"
+#include "protocol/curve/zap.hpp"
 #include "scheduler/vocabulary/errors.hpp"
 #include "scheduler/vocabulary/limits.hpp"
 
 namespace althing::protocol::wire {
 
+// What encrypts the socket, and who may come in.
+struct RouterKeys {
+  std::shared_ptr<const curve::SecretKey> server;
+  std::shared_ptr<const curve::KeyPair> listed;  // in the ring: the door is tried with it before it is opened
+  std::shared_ptr<const curve::KeyRing> ring;
+  std::function<void(curve::ZapResult)> on_answer;  // to a handshake, on a thread of the socket's own; may be null
+};
+
 class RouterSocket {
  public:
-  // What bind() would refuse about the text of an endpoint.
-  static Status check(const std::string& endpoint);
-  // `endpoint` is tcp://HOST:PORT on loopback; port 0 picks one. Errors: invalid_argument (another transport, a host that is not loopback, no port),
-  // io (port in use: says what to do).
-  static Result<RouterSocket> bind(const std::string& endpoint, const Limits& limits);
+  // What bind() would refuse about the text of an endpoint; `encrypted`: with keys, which let it be on any interface.
+  static Status check(const std::string& endpoint, bool encrypted);
+  // `endpoint` is tcp://HOST:PORT, on loopback unless there are keys; port 0 picks one. With keys, the door is tried on loopback first, where nobody
+  // knows it. Errors: invalid_argument (another transport, a host that is not loopback, no port), io (port in use: says what to do), internal (a door
+  // that let the wrong ones in).
+  static Result<RouterSocket> bind(const std::string& endpoint, const Limits& limits, const std::optional<RouterKeys>& keys = std::nullopt);
   RouterSocket(RouterSocket&&) noexcept;
   RouterSocket& operator=(RouterSocket&&) noexcept;
   // Gives what is already sent half a second to leave.
   ~RouterSocket();
+
+  // Nobody new comes in from here on, or again; connections that there are stay. Errors: io (somebody else has the port meanwhile).
+  void close_door();
+  Status open_door();
 
   // With the port that was bound.
   const std::string& endpoint() const;
@@ -35,8 +51,15 @@ class RouterSocket {
   };
   Readable wait(int wakeup, std::chrono::milliseconds time) const;
 
-  // frames[0] is the sender's route. nullopt when nothing is there.
-  std::optional<std::vector<std::string>> receive();
+  struct Received {
+    std::vector<std::string> frames;  // frames[0] is the sender's route
+    std::string key;                  // of the sender, as Z85, proven in its handshake; "" where there are no keys
+    int connection = -1;              // the descriptor that it came by; -1 where there are no keys
+  };
+  // nullopt when nothing is there.
+  std::optional<Received> receive();
+  // Ends all connections but these descriptors, with or without a session, and returns how many; whoever may comes back.
+  std::size_t cut_all_but(const std::vector<int>& connections) const;
 
   enum class Sent : std::uint8_t { sent, full, gone };
   // Never blocks. `delimiter` puts an empty frame after the route, for clients that work like REQ. full: the peer does not read, and the queue to it

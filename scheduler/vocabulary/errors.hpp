@@ -28,20 +28,22 @@ enum class ErrorCode : std::uint8_t {
   nonfinite,         // NaN or infinity in this request's logits
   io,                // the operating system said no
   internal,          // a bug of ours
+  denied,            // the caller's key, or its lack of one, does not allow it
 };
-inline constexpr int error_code_count = static_cast<int>(ErrorCode::internal) + 1;
+inline constexpr int error_code_count = static_cast<int>(ErrorCode::denied) + 1;
 
 constexpr std::string_view name_of(ErrorCode code) {
   constexpr std::string_view names[error_code_count] = {"invalid_argument", "not_found", "corrupt",   "unsupported", "too_large", "busy",
                                                         "draining",         "cancelled", "deadline",  "slow_reader", "rank_lost", "core_lost",
-                                                        "unavailable",      "version",   "nonfinite", "io",          "internal"};
+                                                        "unavailable",      "version",   "nonfinite", "io",          "internal",  "denied"};
   return names[static_cast<int>(code)];
 }
 
 struct Error {
   ErrorCode code = ErrorCode::internal;
-  std::string message;  // one sentence or two: what was wrong, where, what to do
-  std::string field;    // the field, tensor or flag it is about; may be empty
+  std::string message;               // one sentence or two: what was wrong, where, what to do
+  std::string field;                 // the field, tensor or flag it is about; may be empty
+  std::uint32_t retry_after_ms = 0;  // `busy`: when there may be room, as the last ends suggest; 0: not known
 
   friend bool operator==(const Error&, const Error&) = default;
 };

@@ -10,10 +10,15 @@
 #include "scheduler/vocabulary/errors.hpp"
 #include "scheduler/vocabulary/ids.hpp"
 #include "scheduler/vocabulary/kv_layout.hpp"
+#include "scheduler/vocabulary/logprobs.hpp"
 #include "scheduler/vocabulary/plan.hpp"
+#include "scheduler/vocabulary/prefix_miss.hpp"
 #include "scheduler/vocabulary/sampling.hpp"
 
 namespace althing {
+
+// A request of priority p waits as though it had come p * Limits::priority_ms earlier, so none waits for ever.
+inline constexpr std::int32_t priority_min = -4, priority_max = 4;
 
 struct Submitted {
   RequestId request;
@@ -28,12 +33,32 @@ struct Submitted {
   // ones after it: each has its own row, tokens and Finished. Accepted or Rejected is one and names the first. REQUIRES: 1 when something was drawn.
   std::uint32_t choices = 1;
   std::uint32_t trace_top_m = 0;  // RowSetup's, for each choice
+  PageKey salt{};                 // pages are shared among requests of one salt, and never between two
+  TenantId tenant{};              // tenants with work share the server's tokens evenly
+  std::int32_t priority = 0;      // among the requests of its tenant, priority_min to priority_max; the higher goes first
+  // Somebody outside decides what each draw may yield, and DrawsReady tells of it: no token is drawn before. The first draws_ready completion tokens
+  // of each choice are decided already.
+  bool constrained = false;
+  std::uint32_t draws_ready = 0;
 };
 
 // The client gave up, or the frontend did for it; `error` is what its Finished will carry.
 struct Cancelled {
   RequestId request;
   Error error;
+};
+
+// What the request has said is complete at its completion token completion_tokens - 1: whoever reads the text found a stop string there. It ends as
+// `stop`, and what was drawn behind that counts for nothing.
+struct Stopped {
+  RequestId request;
+  std::uint32_t completion_tokens = 0;
+};
+
+// What the completion tokens below `until` of a constrained request may be is decided: they can be drawn. What was said before stays.
+struct DrawsReady {
+  RequestId request;
+  std::uint32_t until = 0;
 };
 
 // One rank's answer stands for all: every rank draws the same token. An answer of an old epoch is ignored.
@@ -81,7 +106,7 @@ struct Ticked {
 // Accept nothing more, finish what runs.
 struct DrainStarted {};
 
-using Event = std::variant<Submitted, Cancelled, StepDone, RanksReady, RanksLost, Ticked, DrainStarted>;
+using Event = std::variant<Submitted, Cancelled, StepDone, RanksReady, RanksLost, Ticked, DrainStarted, Stopped, DrawsReady>;
 
 enum class FinishReason : std::uint8_t { stop, length, cancelled, error };
 
@@ -94,6 +119,8 @@ struct Usage {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;
   std::uint32_t preemptions = 0;
+  std::uint32_t cached_tokens = 0;     // of the prompt, that were there already when it was first given a row
+  PrefixMiss miss = PrefixMiss::none;  // why there were no more
 
   friend bool operator==(const Usage&, const Usage&) = default;
 };
@@ -119,6 +146,11 @@ struct TokensDrawn {
   RequestId request;
   std::uint32_t first = 0;
   std::vector<TokenId> tokens;
+  std::uint32_t preemptions = 0;  // of the request, so far
+  // One a token where they were asked for. The core leaves them empty: whoever has the step's result fills them in.
+  std::vector<TokenLogprobs> logprobs{};
+  std::uint32_t cached_tokens = 0;     // Usage's …
+  PrefixMiss miss = PrefixMiss::none;  // … both
   friend bool operator==(const TokensDrawn&, const TokensDrawn&) = default;
 };
 
@@ -130,6 +162,26 @@ struct Finished {
   friend bool operator==(const Finished&, const Finished&) = default;
 };
 
-using Effect = std::variant<Accepted, Rejected, RunStep, TokensDrawn, Finished>;
+enum class PreemptionCause : std::uint8_t {
+  pages,  // an older one needs a page
+  share,  // another tenant has less than its share of rows or pages
+};
+inline constexpr int preemption_cause_count = 2;
+
+constexpr std::string_view name_of(PreemptionCause cause) {
+  constexpr std::string_view names[preemption_cause_count] = {"pages", "share"};
+  return names[static_cast<int>(cause)];
+}
+
+// A running request gave its row and its pages to `by` and waits again; nobody downstream has to do anything.
+struct Preempted {
+  RequestId request;
+  RequestId by;
+  PreemptionCause cause = PreemptionCause::pages;
+  std::uint32_t tokens = 0;  // computed so far; what is not found again when it comes back is computed anew
+  friend bool operator==(const Preempted&, const Preempted&) = default;
+};
+
+using Effect = std::variant<Accepted, Rejected, RunStep, TokensDrawn, Finished, Preempted>;
 
 }  // namespace althing

@@ -22,6 +22,8 @@ using TokenId = std::uint32_t;
 
 // A request inside one serving process; the frontend makes them and never uses one twice.
 using RequestId = Id<struct RequestTag, std::uint64_t>;
+// Whose request it is, for a fair share of the server; the serving process makes one a name. 0: nobody said.
+using TenantId = Id<struct TenantTag, std::uint64_t>;
 // One member of the grid, 0 … world-1.
 using RankId = Id<struct RankTag, std::uint32_t>;
 // One of the grid's DP groups, 0 … dp-1: ranks that share the attention and the KV of the same sequences.

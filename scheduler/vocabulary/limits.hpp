@@ -13,23 +13,32 @@ inline constexpr std::uint32_t choices_bound = 256;  // what choices_max may be 
 
 struct Limits {
   // The engine.
-  std::uint32_t rows_max = 64;            // sequences in one step
-  std::uint32_t step_tokens_max = 512;    // tokens in one step (chunked prefill shares them with decode)
-  std::uint32_t prefill_chunk_max = 256;  // prompt tokens of one sequence in one step
-  std::uint32_t steps_in_flight_max = 2;  // planned and not yet done
+  std::uint32_t rows_max = 64;               // sequences in one step
+  std::uint32_t step_tokens_max = 512;       // tokens in one step (chunked prefill shares them with decode)
+  std::uint32_t prefill_chunk_max = 256;     // prompt tokens of one sequence in one step
+  std::uint32_t steps_in_flight_max = 2;     // planned and not yet done
+  std::uint32_t speculation_tokens_max = 0;  // guessed behind a sequence's next token, and verified in the same step; 0: nothing is guessed
   // Admission.
   std::uint32_t sequences_max = 256;        // accepted and not finished: running and waiting
+  std::uint32_t tenant_sequences_max = 0;   // of them, one tenant's; 0: all
+  std::uint32_t priority_ms = 10'000;       // how much earlier a request counts as having come, for each step of its priority
+  std::uint32_t deadline_near_ms = 30'000;  // a request counts as having come so long before its deadline, if it came later
   std::uint32_t context_tokens_max = 2048;  // prompt + completion of one request; the model's own limit at most
   std::uint32_t completion_tokens_max = 2048;
-  std::uint32_t stop_tokens_max = 16;
-  std::uint32_t choices_max = 16;  // completions of one prompt in one request
+  std::uint32_t stop_tokens_max = 24;         // that end a request: its own, and those that end a turn
+  std::uint32_t own_stop_tokens_max = 16;     // its own
+  std::uint32_t stop_strings_max = 16;        // of one request …
+  std::uint32_t stop_string_bytes_max = 256;  // … each
+  std::uint32_t logit_bias_max = 1024;        // tokens with a bias in one request
+  std::uint32_t choices_max = 16;             // completions of one prompt in one request
   // Traces of routing.
   std::uint32_t traces_max = 32;              // sequences that are traced at a time; 0: none ever
   std::uint32_t trace_top_m_max = 32;         // logits that are told of each token and layer
   std::uint32_t trace_bytes_max = 32u << 20;  // kept of one request's trace, about; a longer one ends the request
   // Clients.
   std::uint32_t sessions_max = 1024;
-  std::uint32_t requests_per_session_max = 256;
+  std::uint32_t requests_per_session_max = 256;       // open at a time, of a client
+  std::uint32_t gateway_requests_max = 1024;          // likewise of one that asks for others: a gateway
   std::uint32_t frame_bytes_max = 4u << 20;           // one message from a client
   std::uint32_t messages_max = 1024;                  // messages in one submit
   std::uint32_t tools_max = 128;                      // functions in one submit
@@ -57,11 +66,14 @@ inline Status check_limits(const Limits& l) {
   // Every running row must be able to decode in the same step.
   if (auto s = at_most(l.rows_max, "rows_max", l.step_tokens_max, "step_tokens_max"); !s) return s;
   if (auto s = at_most(l.rows_max, "rows_max", l.sequences_max, "sequences_max"); !s) return s;
+  if (l.priority_ms > 3'600'000 || l.deadline_near_ms > 3'600'000)
+    return Error{ErrorCode::invalid_argument, "priority_ms and deadline_near_ms are at most 3600000, an hour", "priority_ms"};
   if (auto s = at_most(1, "1", l.prefill_chunk_max, "prefill_chunk_max"); !s) return s;
   if (auto s = at_most(l.prefill_chunk_max, "prefill_chunk_max", l.step_tokens_max, "step_tokens_max"); !s) return s;
   if (l.choices_max == 0 || l.choices_max > choices_bound)
     return Error{ErrorCode::invalid_argument, "choices_max is " + std::to_string(l.choices_max) + "; use 1 to " + std::to_string(choices_bound),
                  "choices_max"};
+  if (auto s = at_most(1, "1", l.requests_per_session_max, "requests_per_session_max"); !s) return s;
   if (auto s = at_most(l.text_bytes_max, "text_bytes_max", l.frame_bytes_max, "frame_bytes_max"); !s) return s;
   return Ok{};
 }

@@ -26,17 +26,23 @@ struct RowSetup {
   SamplingParameters sampling;
   DpGroup dp_group{};
   std::uint32_t trace_top_m = 0;  // where its tokens are routed is told, with so many logits of each; 0: it is not
+  // Of a row with penalties, else none: all tokens that are known, the prompt's first. Its next draw is for the position behind them. What a row's
+  // work computes is no measure: pages may have come back from the mirror.
+  std::vector<TokenId> tokens{};
+  std::uint32_t prompt_count = 0;  // so many of `tokens` are the prompt's
 
   friend bool operator==(const RowSetup&, const RowSetup&) = default;
 };
 
 // Pages appended to one row's page table of one KV group: table[first + i] = pages[i]. They are of the pool of the row's DP group.
-// For a window group, entries before the window are never read again; the core may have given those pages to others.
+// For a window group, entries before the window are never read again; the core may have given those pages to others. Pages that are `kept` hold their
+// keys already, all of them: other rows may have them too, nobody writes them, and a row that begins with such begins behind them.
 struct PageGrant {
   RowIndex row;
   std::uint32_t group = 0;
   std::uint32_t first = 0;
   std::vector<PageId> pages;
+  bool kept = false;
 
   friend bool operator==(const PageGrant&, const PageGrant&) = default;
 };
@@ -84,6 +90,12 @@ struct RowWork {
   std::uint32_t count = 0;
   std::vector<TokenId> tokens;  // count ids, or empty: see "Token source"
   bool sample = false;          // draw the token at position start+count from the last token's logits
+  // With `sample`: so many draws, at consecutive positions up to that one, from the logits of as many of the last tokens. More than 1 where tokens
+  // were guessed; only the core knows which draws count. What is computed behind those is computed again: the row's next work starts there.
+  std::uint32_t draws = 1;
+  // Of which tokens (token_mask.hpp); "": of all. The core leaves it empty: it knows when a draw may be made, and whoever sends the plan what it may
+  // yield.
+  std::string mask{};
 
   friend bool operator==(const RowWork&, const RowWork&) = default;
 };
@@ -118,10 +130,11 @@ struct DrawnToken {
 struct StepResult {
   StepId step;
   EpochId epoch;
-  std::vector<DrawnToken> drawn;          // in the order of the plan's work, rows with `sample` only
+  std::vector<DrawnToken> drawn;          // in the order of the plan's work, and of positions; rows with `sample` only
   std::vector<SlotOfGroup> unrestored{};  // slots of the plan's `restore` that some rank of the group does not have, or not whole; ascending
   std::string counts{};                   // what it did at the experts (expert_counts.hpp); the core never sees it. Empty: no tokens, or not counted
   std::string routing{};                  // where tokens of traced rows went (routing_trace.hpp); likewise
+  std::string logprobs{};                 // of draws whose rows asked for them (logprobs.hpp); likewise
 
   friend bool operator==(const StepResult&, const StepResult&) = default;
 };

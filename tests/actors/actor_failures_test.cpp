@@ -113,7 +113,7 @@ class ActorFailuresTest : public testing::Test {
   caf::actor_system system_{config_};
   std::shared_ptr<Taken> taken_ = std::make_shared<Taken>();
   caf::actor scheduler_, gateway_;
-  protocol::harmony::Format format_;
+  protocol::chat::ChatFormat format_;
   std::optional<protocol::Client> client_;
   std::map<std::string, Told> told_;
 };

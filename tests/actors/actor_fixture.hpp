@@ -34,6 +34,7 @@ struct Heard {
   int closed = 0;
   std::vector<std::uint32_t> tps;  // under which tokens were drawn, whenever it was told
   std::vector<Routed> routed;
+  std::vector<TokensDrawn> drawn{};
   std::vector<std::string> order;  // of what follows: routed, tokens, finished
 };
 
@@ -44,6 +45,7 @@ inline caf::behavior recorder(caf::event_based_actor*, std::shared_ptr<Heard> he
       [=](const TokensDrawn& drawn) {
         EXPECT_EQ(drawn.first, heard->tokens.size()) << "a gap or a double";
         heard->tokens.insert(heard->tokens.end(), drawn.tokens.begin(), drawn.tokens.end());
+        heard->drawn.push_back(drawn);
         heard->order.emplace_back("tokens");
       },
       [=](const Finished& finished) {
@@ -59,6 +61,7 @@ inline caf::behavior recorder(caf::event_based_actor*, std::shared_ptr<Heard> he
       [=](const DrawnUnder& under) { heard->tps.push_back(under.tp); },
       [=](const SubmitRequest&) {},
       [=](const CancelRequest&) {},
+      [=](const StopRequest&) {},
   };
 }
 

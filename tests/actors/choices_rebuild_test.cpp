@@ -62,7 +62,7 @@ std::vector<Happening> story_of(std::mt19937& random, std::uint32_t choices) {
 
 // What a frontend does, without actors.
 struct Teller {
-  explicit Teller(std::uint32_t choices) : deltas("r", &o200k_format(), true, choices) {}
+  explicit Teller(std::uint32_t choices) : deltas("r", o200k_format(), true, choices) {}
   wire::DeltaLog deltas;
   StreamLog log;
 

@@ -40,6 +40,7 @@ TEST(DeviceChoice, auto_takes_a_gpu_where_each_rank_has_one_and_says_why_not) {
 
 TEST(DeviceChoice, what_is_asked_for_is_taken_and_nonsense_refused) {
   EXPECT_EQ(choose_device("cpu", 1, machine({hopper}))->device, gpu::Device::cpu);
+  EXPECT_EQ(choose_device("synthetic", 1, machine({hopper}))->device, gpu::Device::synthetic);
   EXPECT_EQ(choose_device("tpu", 1, machine({hopper})).error().code, ErrorCode::invalid_argument);
 }
 
@@ -88,10 +89,10 @@ TEST(EngineSetup, a_tokenizer_comes_from_its_folder_the_model_s_or_the_ranks_alo
   settings.tokenizer = ALTHING_SOURCE_DIR "/tests/data";
   const auto from_ranks = chat_format(settings);
   ASSERT_TRUE(from_ranks.ok()) << from_ranks.error().message;
-  EXPECT_EQ(from_ranks->return_, 200002u);
+  EXPECT_EQ(from_ranks->harmony()->return_, 200002u);
   settings.tokenizer.clear();
   settings.model = tiny().model;
-  EXPECT_EQ(chat_format(settings)->tokenizer->vocabulary_size(), chat_format(tiny())->tokenizer->vocabulary_size());
+  EXPECT_EQ(chat_format(settings)->tokenizer()->vocabulary_size(), chat_format(tiny())->tokenizer()->vocabulary_size());
   settings.tokenizer = "/nonexistent";
   EXPECT_EQ(chat_format(settings).error().code, ErrorCode::not_found);
 }

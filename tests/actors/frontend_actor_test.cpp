@@ -38,6 +38,23 @@ TEST_F(FrontendActorTest, the_first_token_goes_at_once_and_the_next_ones_togethe
   EXPECT_EQ(text(), "A b c");
 }
 
+TEST_F(FrontendActorTest, tokens_that_are_further_apart_than_deltas_wait_for_nothing) {
+  start();
+  draw("<|channel|>final<|message|>A");
+  for (std::size_t i = 2; i < 6; ++i) {
+    pass(milliseconds(shared_->limits.delta_interval_ms));
+    draw(" b");
+    EXPECT_EQ(deltas().size(), i);
+  }
+  // And what comes right behind one waits for the rest of the interval only.
+  pass(milliseconds(shared_->limits.delta_interval_ms - 2));
+  draw(" c");
+  EXPECT_EQ(deltas().size(), 5U);
+  pass(milliseconds(2));
+  EXPECT_EQ(deltas().size(), 6U);
+  EXPECT_EQ(text(), "A b b b b c");
+}
+
 TEST_F(FrontendActorTest, without_credit_text_waits_and_the_end_waits_behind_it) {
   start(1);
   draw("<|channel|>final<|message|>A");

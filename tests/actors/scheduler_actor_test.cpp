@@ -78,6 +78,61 @@ TEST_F(SchedulerActorTest, counts_of_accepted_steps_are_told_once) {
   EXPECT_EQ(*told, (std::vector<std::string>{"epoch 1", "first", "epoch 2", "computed again"}));
 }
 
+// Logprobs of a step go with the tokens that the core takes from it; those of a step that it does not take go nowhere.
+TEST_F(SchedulerActorTest, logprobs_reach_the_reader_with_their_tokens) {
+  start();
+  auto rank = std::make_shared<PretendRank>();
+  rank->answering = false;
+  join(1, rank);
+  const auto heard = submit(1, 20, 12);
+  const auto answer = [&](const StepPlan& plan, TokenId token, const std::string& logprobs) {
+    StepResult result{plan.step, plan.epoch, {{RowIndex{0}, RequestId{1}, token, false}}};
+    result.logprobs = logprobs;
+    caf::anon_send(scheduler_, std::move(result));
+    settle();
+  };
+  const auto bytes_of = [](TokenId token) {
+    std::string bytes;
+    append_logprobs(bytes, {RequestId{99}, {token, -9.0F, {}}});  // somebody else's
+    append_logprobs(bytes, {RequestId{1}, {token, -0.5F, {{token, -0.5F}, {1, -2.0F}}}});
+    return bytes;
+  };
+  answer(rank->seen[1], token_at(21), bytes_of(token_at(21)));  // out of turn
+  answer(rank->seen[0], token_at(20), bytes_of(token_at(20)));
+  ASSERT_EQ(heard->drawn.size(), 1U);
+  EXPECT_EQ(heard->drawn[0].logprobs, (std::vector<TokenLogprobs>{{token_at(20), -0.5F, {{token_at(20), -0.5F}, {1, -2.0F}}}}));
+  // Damaged bytes, and those of another token, are left out: the frontend notices.
+  caf::anon_send(scheduler_, MembershipLost{1, 0, "exit"});
+  auto next = std::make_shared<PretendRank>();
+  next->answering = false;
+  join(2, next);
+  answer(next->seen.at(0), token_at(21), "nonsense");
+  answer(next->seen.at(1), token_at(22), bytes_of(token_at(23)));
+  ASSERT_EQ(heard->drawn.size(), 3U);
+  EXPECT_TRUE(heard->drawn[1].logprobs.empty());
+  EXPECT_TRUE(heard->drawn[2].logprobs.empty());
+}
+
+TEST_F(SchedulerActorTest, a_request_that_its_text_ended_finishes_as_stop_with_the_tokens_up_to_there) {
+  start();
+  auto rank = std::make_shared<PretendRank>();
+  join(1, rank);
+  rank->answering = false;
+  const auto heard = submit(1, 20, 12);
+  for (std::size_t step = 0; heard->tokens.size() < 3; ++step) {
+    const StepPlan plan = rank->seen.at(step);
+    caf::anon_send(scheduler_,
+                   StepResult{plan.step, plan.epoch, {{RowIndex{0}, RequestId{1}, token_at(static_cast<std::uint32_t>(20 + step)), false}}});
+    settle();
+  }
+  caf::anon_send(scheduler_, StopRequest{RequestId{1}, 2});
+  settle();
+  ASSERT_EQ(heard->finished.size(), 1U);
+  EXPECT_EQ(heard->finished[0].reason, FinishReason::stop);
+  EXPECT_EQ(heard->finished[0].usage.completion_tokens, 2U);
+  EXPECT_EQ(count("althing_requests_total"), 1);
+}
+
 TEST_F(SchedulerActorTest, requests_wait_while_there_is_no_membership) {
   start();
   const auto heard = submit(1, 20, 4);

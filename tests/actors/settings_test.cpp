@@ -81,6 +81,8 @@ TEST(Settings, of_memberships_are_checked_by_name) {
   EXPECT_EQ(refused([](ServeSettings& s) { s.spares = 65; }), "spares");
   EXPECT_EQ(refused([](ServeSettings& s) { s.spares = 1, s.in_process = true; }), "spares");
   EXPECT_EQ(refused([](ServeSettings& s) { s.on_rank_loss = "panic"; }), "on-rank-loss");
+  EXPECT_EQ(refused([](ServeSettings& s) { s.reasoning_history = "forget"; }), "reasoning-history");
+  EXPECT_EQ(refused([](ServeSettings& s) { s.reasoning_history = "keep"; }), "taken");
   EXPECT_EQ(refused([](ServeSettings& s) { s.quarantine_seconds = 0; }), "quarantine-seconds");
   EXPECT_EQ(refused([](ServeSettings& s) { s.quarantine_seconds = 3601; }), "quarantine-seconds");
 }

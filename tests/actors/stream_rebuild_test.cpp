@@ -39,7 +39,7 @@ std::vector<std::string> encoded(const wire::DeltaLog& deltas) {
 
 // What a frontend does, without actors: each token is logged and pushed, and here and there a delta is cut. `cut_of` stands for time and credit.
 struct Teller {
-  wire::DeltaLog deltas{"r", &o200k_format(), true};
+  wire::DeltaLog deltas{"r", o200k_format(), true};
   StreamLog log;
 
   void token(TokenId id, bool cut) {
@@ -94,12 +94,14 @@ TEST(StreamRebuild, golden_streams_say_the_same_after_a_death_at_any_token) {
 struct Asked {
   std::vector<SubmitRequest> submitted;
   std::vector<CancelRequest> cancelled;
+  std::vector<StopRequest> stopped{};
 };
 
 caf::behavior pretend_scheduler(caf::event_based_actor*, std::shared_ptr<Asked> asked) {
   return {
       [=](const SubmitRequest& request) { asked->submitted.push_back(request); },
       [=](const CancelRequest& request) { asked->cancelled.push_back(request); },
+      [=](const StopRequest& request) { asked->stopped.push_back(request); },
   };
 }
 
@@ -136,8 +138,9 @@ class FrontendRebuildTest : public testing::Test {
     actors_.push_back(system_.spawn(frontend_actor, std::shared_ptr<const FrontendShared>(shared_), std::move(start)));
     settle();
   }
-  void start(std::uint32_t credit = 0, std::uint32_t timeout_ms = 0) {
+  void start(std::uint32_t credit = 0, std::uint32_t timeout_ms = 0, const wire::Sampling& sampling = {}) {
     wire::Submit submit;
+    submit.sampling = sampling;
     submit.request_id = "r";
     submit.messages = {{protocol::harmony::Role::user, {}, {}, {}, {}, {protocol::harmony::TextContent{"hello"}}}};
     submit.credit = credit;
@@ -148,8 +151,11 @@ class FrontendRebuildTest : public testing::Test {
     say(Accepted{RequestId{1}});
   }
   void draw(std::string_view text) {
-    const auto tokens = shared_->format.tokenizer->encode_with_special(text);
-    say(TokensDrawn{RequestId{1}, drawn_, tokens});
+    const auto tokens = shared_->format.tokenizer()->encode_with_special(text);
+    std::vector<TokenLogprobs> logprobs;
+    for (std::size_t i = 0; tells_logprobs_ && i < tokens.size(); ++i)
+      logprobs.push_back({tokens[i], -1e-3F * static_cast<float>(drawn_ + i), {{tokens[i], -0.1F}, {0xFFFF'FFFFu, -2.5F}}});
+    say(TokensDrawn{RequestId{1}, drawn_, tokens, 0, logprobs});
     drawn_ += static_cast<std::uint32_t>(tokens.size());
     drawn_ids_.insert(drawn_ids_.end(), tokens.begin(), tokens.end());
   }
@@ -197,6 +203,7 @@ class FrontendRebuildTest : public testing::Test {
   std::vector<caf::actor> actors_;
   std::uint32_t drawn_ = 0;
   std::vector<TokenId> drawn_ids_;
+  bool tells_logprobs_ = false;
 };
 
 TEST_F(FrontendRebuildTest, the_client_hears_the_same_messages_again_and_then_the_rest) {
@@ -248,6 +255,67 @@ TEST_F(FrontendRebuildTest, tokens_that_no_delta_held_are_sent_by_the_next_core)
   const auto& delta = std::get<wire::Delta>(heard_->to_client[0]);
   EXPECT_EQ(delta.sequence, 2u);
   EXPECT_EQ(std::get<wire::Text>(delta.events[0]).text, " b");
+}
+
+TEST_F(FrontendRebuildTest, logprobs_are_told_again_bit_for_bit) {
+  wire::Sampling sampling;
+  sampling.logprobs = 2;
+  start(0, 0, sampling);
+  tells_logprobs_ = true;
+  draw("<|channel|>final<|message|>A");
+  draw(" b");
+  pass(milliseconds(20));
+  const auto before = heard();
+  ASSERT_EQ(std::get<wire::Delta>(heard_->to_client.back()).logprobs.size(), 1u);
+  die_and_resume(0);
+  EXPECT_EQ(heard(), before);
+  EXPECT_EQ(again_->submitted.sampling.top_logprobs, 2u) << "and the rest comes with them, too";
+  draw(" c");  // in no delta yet
+  die_and_resume(2);
+  ASSERT_EQ(count<wire::Delta>(), 1);
+  EXPECT_EQ(std::get<wire::Delta>(heard_->to_client[0]).logprobs.at(0).token, drawn_ids_.back());
+}
+
+TEST_F(FrontendRebuildTest, text_that_was_held_is_held_by_the_next_core_and_may_become_a_match_there) {
+  wire::Sampling sampling;
+  sampling.stop = {"b c d"};
+  start(0, 0, sampling);
+  draw("<|channel|>final<|message|>A");
+  draw(" b");
+  draw(" c");
+  pass(milliseconds(20));
+  const auto before = heard();
+  die_and_resume(0);
+  EXPECT_EQ(heard(), before);
+  draw(" d");
+  ASSERT_EQ(count<wire::Done>(), 1);
+  const auto& done = std::get<wire::Done>(heard_->to_client.back());
+  EXPECT_EQ(done.stop_string, 0u);
+  EXPECT_EQ(done.usage.completion_tokens, drawn_);
+  for (const std::string& line : heard()) EXPECT_EQ(line.find("\"text\":\" b"), std::string::npos) << line;
+}
+
+TEST_F(FrontendRebuildTest, a_stream_that_its_text_ended_is_over_for_the_next_core) {
+  wire::Sampling sampling;
+  sampling.stop = {"xyz", " c"};
+  start(1, 0, sampling);
+  draw("<|channel|>final<|message|>A");
+  draw(" b c d");  // its delta waits for credit
+  EXPECT_EQ(asked_->stopped.size(), 1u);
+  EXPECT_EQ(count<wire::Done>(), 0);
+  die_and_resume(1);
+  EXPECT_FALSE(again_.has_value()) << "there is nothing to compute";
+  say(ClientGrant{1});
+  ASSERT_EQ(count<wire::Done>(), 1);
+  const auto& done = std::get<wire::Done>(heard_->to_client.back());
+  EXPECT_EQ(done.reason, FinishReason::stop);
+  EXPECT_EQ(done.stop_string, 1u);
+  EXPECT_EQ(done.usage.completion_tokens, drawn_ - 1);
+  const auto& delta = std::get<wire::Delta>(heard_->to_client.front());
+  EXPECT_EQ(std::get<wire::Text>(delta.events.at(0)).text, " b");
+  const std::string end = heard().back();
+  die_and_resume(3);
+  EXPECT_EQ(heard().back(), end);
 }
 
 TEST_F(FrontendRebuildTest, credit_that_was_left_is_left) {

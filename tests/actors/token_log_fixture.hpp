@@ -22,12 +22,21 @@ inline LoggedSubmit logged_submit(const std::string& request_id = "r", std::uint
   submit.prompt = {1, 2, 3, 200'000};
   submit.boundaries = {1, 3};
   submit.sampling = {0.7F, 0.9F, 40, 0.1F, 0xFEDC'BA98'7654'3210, 2, completion_tokens_max, {7, 8}, true};
+  submit.sampling.repetition_penalty = 1.1F;
+  submit.sampling.presence_penalty = -0.5F;
+  submit.sampling.frequency_penalty = 2.0F;
+  submit.sampling.logit_bias = {{3, -100.0F}, {9, 0.1F}};
+  submit.stop = {"\n\n", "B\u00FCcher"};
   submit.return_tokens = true;
   submit.credit = 5;
   submit.deadline_ns = 1'234'567'890'123;
   submit.trace_top_m = 3;
   submit.traced_cuts_max = 4;
   submit.tenant = "somebody";
+  submit.priority = -4;
+  submit.owner = std::string(40, 'k');
+  submit.grammar = {protocol::wire::GrammarKind::regex, "[a-z]+"};
+  submit.has_tools = true;
   return submit;
 }
 

@@ -31,7 +31,8 @@ std::vector<Read> reads(const Bytes& image) {
   return token_log::read(image).requests;
 }
 bool same(const Read& a, const Read& b) {
-  return a.serial == b.serial && a.submit == b.submit && a.accepted == b.accepted && a.story == b.story && a.closed == b.closed && a.ended == b.ended;
+  return a.logprobs == b.logprobs && a.serial == b.serial && a.submit == b.submit && a.accepted == b.accepted && a.story == b.story &&
+         a.closed == b.closed && a.ended == b.ended;
 }
 
 TEST(TokenLog, gives_back_what_was_written) {
@@ -62,6 +63,85 @@ TEST(TokenLog, gives_back_what_was_written) {
   EXPECT_EQ(taken.streams[1].read.submit.request_id, "second");
   EXPECT_EQ(taken.streams[1].read.ended, error_end);
   EXPECT_FALSE(taken.streams[1].read.closed[0].has_value());
+}
+
+LoggedSubmit with_logprobs(std::uint32_t top, std::uint32_t choices = 1, std::uint32_t completion_tokens_max = 100) {
+  LoggedSubmit submit = logged_submit("r", completion_tokens_max);
+  submit.sampling.logprobs = true;
+  submit.sampling.top_logprobs = top;
+  submit.choices = choices;
+  return submit;
+}
+
+// As many most likely tokens as the index says; what they are looks like marks of the log.
+TokenLogprobs told(TokenId token, std::uint32_t count) {
+  TokenLogprobs logprobs{token, -0.125F * static_cast<float>(token), {}};
+  for (std::uint32_t i = 0; i < count; ++i) logprobs.top.push_back({0xFFFF'FFFFu - i, -1e-38F * static_cast<float>(i)});
+  return logprobs;
+}
+
+TEST(TokenLog, logprobs_come_back_with_their_tokens) {
+  TokenLogFixture f;
+  StreamLog stream = f.open(with_logprobs(20, 2));
+  stream.accepted();
+  stream.tokens(std::vector<TokenId>{10, 11}, std::vector<TokenLogprobs>{told(10, 20), told(11, 0)});
+  stream.choose(1);
+  stream.tokens(std::vector<TokenId>{12}, std::vector<TokenLogprobs>{told(12, 3)});
+  stream.cut();
+  const auto found = reads(f.image());
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].logprobs, (std::vector<TokenLogprobs>{told(10, 20), told(11, 0), told(12, 3)}));
+  EXPECT_EQ(found[0].story, (std::vector<std::uint32_t>{10, 11, token_log::word_choice + 1, 12, word_cut})) << "the story is as without";
+}
+
+TEST(TokenLog, there_is_room_for_the_logprobs_of_every_token) {
+  for (const std::uint32_t top : {0u, 1u, 20u})
+    for (const std::uint32_t choices : {1u, 3u}) {
+      TokenLogFixture f(std::size_t{1} << 20);
+      StreamLog stream = f.open(with_logprobs(top, choices, 200));
+      stream.accepted();
+      // Choices take turns, and each token is a delta of its own.
+      for (TokenId token = 0; token < 200; ++token)
+        for (std::uint32_t choice = 0; choice < choices; ++choice) {
+          stream.choose(choice);
+          stream.tokens(std::vector<TokenId>{token}, std::vector<TokenLogprobs>{told(token, top)});
+          stream.cut();
+        }
+      for (std::uint32_t choice = 0; choice < choices; ++choice) {
+        stream.choose(choice);
+        stream.closed(whole_end);
+        stream.cut();
+      }
+      stream.ended(whole_end);
+      ASSERT_TRUE(stream.open()) << "it outgrew its promise";
+      const auto found = reads(f.image());
+      ASSERT_EQ(found.size(), 1u) << top << " " << choices;
+      EXPECT_EQ(found[0].logprobs.size(), 200u * choices);
+    }
+}
+
+TEST(TokenLog, a_token_without_logprobs_where_they_were_asked_for_is_damage_and_so_are_those_that_nobody_asked_for) {
+  TokenLogFixture f;
+  StreamLog without = f.open(with_logprobs(2)), unasked = f.open(logged_submit("u"));
+  for (StreamLog* stream : {&without, &unasked}) stream->accepted();
+  without.tokens(std::vector<TokenId>{10});
+  unasked.tokens(std::vector<TokenId>{10}, std::vector<TokenLogprobs>{told(10, 2)});
+  EXPECT_EQ(token_log::read(f.image()).damaged.size(), 2u);
+}
+
+TEST(TokenLog, the_last_tokens_of_a_choice_count_with_its_end_or_not_at_all) {
+  TokenLogFixture f;
+  StreamLog stream = f.open(with_logprobs(1));
+  stream.accepted();
+  stream.tokens(std::vector<TokenId>{10}, std::vector<TokenLogprobs>{told(10, 1)});
+  const auto before = reads(f.image());
+  stream.tokens(std::vector<TokenId>{11}, std::vector<TokenLogprobs>{told(11, 1)}, true);
+  EXPECT_TRUE(same(reads(f.image())[0], before[0])) << "it will be drawn again";
+  const LoggedEnd end{FinishReason::stop, {4, 2, 0}, {}, 7};
+  stream.closed(end);
+  const auto after = reads(f.image());
+  EXPECT_EQ(after[0].story, (std::vector<std::uint32_t>{10, 11, word_closed}));
+  EXPECT_EQ(after[0].closed[0], end);
 }
 
 TEST(TokenLog, a_stream_goes_on_where_the_dead_core_stopped) {

@@ -260,22 +260,6 @@ TEST_F(FrontendTrace, bytes_that_cannot_be_read_end_the_request) {
   EXPECT_EQ(asked_->cancelled[0].error.code, ErrorCode::internal);
 }
 
-TEST(TraceUnsupported, a_gpu_is_named_and_a_cpu_is_not) {
-  EngineSetup setup;
-  EXPECT_EQ(trace_unsupported(setup), "");
-  setup.device = gpu::Device::cuda;
-  EXPECT_THAT(trace_unsupported(setup), testing::HasSubstr("--device cpu"));
-}
-
-TEST_F(FrontendTrace, is_refused_with_the_reason_where_ranks_cannot_tell) {
-  shared_->trace_unsupported = "a GPU does not say";
-  start(0, true, 1, 1);
-  EXPECT_TRUE(asked_->submitted.empty());
-  ASSERT_EQ(ends(), 1);
-  EXPECT_EQ(error_code(), ErrorCode::unsupported);
-  EXPECT_EQ(std::get<wire::ErrorReply>(heard_->to_client.back()).error.message, "a GPU does not say");
-}
-
 // Whatever moment the core dies in, the next one gives every delta the number that it had, and goes on traced. What a trace said is not kept.
 TEST_F(FrontendTrace, a_stream_that_another_core_left_has_the_same_numbers) {
   TokenLogFixture f;
@@ -294,7 +278,7 @@ TEST_F(FrontendTrace, a_stream_that_another_core_left_has_the_same_numbers) {
   ASSERT_EQ(taken.streams.size(), 1u);
   const token_log::Read& read = taken.streams[0].read;
   EXPECT_EQ(read.submit.trace_top_m, 1u);
-  wire::DeltaLog again("r", &shared_->format, true);
+  wire::DeltaLog again("r", shared_->format, true);
   replay(read.story, again, true);
   ASSERT_EQ(again.messages().size(), first.size());
   for (std::size_t i = 0; i < first.size(); ++i) {

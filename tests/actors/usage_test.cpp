@@ -83,7 +83,7 @@ TEST(UsageRecord, is_one_line_of_json_whatever_the_client_calls_its_request) {
   EXPECT_EQ(
       line,
       R"({"ended":1700000000.125,"request_id":"a\"\u000ab","tenant":"default","reason":"cancelled","error":"deadline","choices":2,"prompt_tokens":0,)"
-      R"("completion_tokens":0,"computed_tokens":0,"recomputed_tokens":0,"restored_tokens":0,"expert_tokens":96,"recomputed_expert_tokens":0,)"
+      R"("completion_tokens":0,"computed_tokens":0,"recomputed_tokens":0,"restored_tokens":0,"cached_tokens":0,"expert_tokens":96,"recomputed_expert_tokens":0,)"
       R"("preemptions":0,"device_ms":1.234567,"kv_byte_seconds":1.500,"seconds":0.250000,"price_usd":0.000001})");
 }
 

@@ -15,7 +15,7 @@ EMPTY = {'PATH': '/usr/bin:/bin', 'LD_LIBRARY_PATH': '', 'ALTHING_DEVICE': 'cpu'
 
 def unpacked(folder, *flags):
     archive = pathlib.Path(folder) / 'bundle.tar.gz'
-    subprocess.run([ROOT / 'tools/bundle', '--build', BINARY.parent, '--output', archive, *flags], check=True, capture_output=True, timeout=120)
+    subprocess.run([ROOT / 'tools/bundle', '--build', BINARY.parent, '--output', archive, *flags], check=True, capture_output=True, timeout=120 * PATIENCE)
     elsewhere = pathlib.Path(folder) / 'elsewhere'
     elsewhere.mkdir()
     subprocess.run(['tar', '-C', elsewhere, '-xzf', archive], check=True, timeout=60)
@@ -41,6 +41,7 @@ def it_serves_elsewhere():
         watch = subprocess.run([root / 'examples/monitoring/start', '--server', '127.0.0.1:1'], env=EMPTY, cwd='/', capture_output=True, text=True, timeout=20)
         assert watch.returncode == 3 and 'no server answers' in watch.stderr, watch
         assert (root / 'monitoring/prometheus/alerts/ranks.yml').exists() and (root / 'docs/runbook.md').exists()
+        assert '--ranks' in (root / 'man/man1/althing-serve.1').read_text().replace('\\-', '-')
         version = subprocess.run([root / 'althing', '--version'], env=EMPTY, cwd='/', capture_output=True, text=True, check=True, timeout=20)
         assert re.match(r'althing \d', version.stdout), version
         ready = pathlib.Path(folder) / 'ready'

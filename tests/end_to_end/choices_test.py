@@ -168,7 +168,8 @@ def uneven(streams):
 
 
 def core_killed_in_prefill():
-    split_run(submit_three, lambda streams: all(stream.accepted for stream in streams) and not any(stream.tokens for stream in streams), 'three choices, in prefill')
+    split_run(submit_three, lambda streams: all(stream.accepted for stream in streams) and not any(stream.tokens for stream in streams), 'three choices, in prefill',
+              flags=('--prefix-sharing', 'off'))  # else the first round leaves no prefill to the second
 
 
 def core_killed_in_decode():

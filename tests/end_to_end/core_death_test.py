@@ -124,7 +124,8 @@ def submit_calls(client, prefix):
 
 
 def killed_in_prefill():
-    split_run(submit_prompts, lambda streams: all(stream.accepted for stream in streams) and not any(stream.tokens for stream in streams), 'in prefill')
+    split_run(submit_prompts, lambda streams: all(stream.accepted for stream in streams) and not any(stream.tokens for stream in streams), 'in prefill',
+              flags=('--prefix-sharing', 'off'))  # else the first round leaves no prefill to the second
 
 
 def killed_at_the_first_token():

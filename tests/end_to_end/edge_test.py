@@ -3,13 +3,15 @@
 import json
 import os
 import pathlib
+import pty
 import shutil
 import socket
 import struct
 import subprocess
 import tempfile
+import time
 
-from harness import BINARY, PATIENCE, TINY, Client, Server, ask, conversations, main, wait_for
+from harness import BINARY, PATIENCE, TINY, Client, Server, ask, conversations, main, wait_for, zmq
 
 CASE = conversations(1)[0]
 FOREVER = {'completion_tokens_max': 1800, 'ignore_stop': True}
@@ -112,6 +114,69 @@ def a_submit_that_is_repeated_at_once_starts_nothing_and_is_no_error():
         client.finish()
         assert client.streams['one'].end['type'] == 'done' and client.streams['one'].tokens == CASE['completion_ids'], client.streams['one'].end
         wait_for('one request was counted', lambda: server.metric('althing_requests_accepted_total') == 1)
+
+
+def a_submit_right_behind_a_resume_brings_everything():
+    """A resume is answered with what it asked for; the submit behind it asks for all, too soon after it, and must not wait for ever."""
+    case = conversations(1)[0]
+    with Server(ranks=1) as server, Client(server.endpoint) as client:
+        ask(client, 'r', case)
+        client.finish()
+        last = client.streams['r'].sequence
+        for first in ('resume', 'submit'):
+            time.sleep(0.06)  # the resume of the round before is no longer the last 50 ms'
+            if first == 'resume':
+                client.send('resume', request_id='r', last_sequence=last - 1)
+            else:
+                client.send('submit', **client.streams['r'].submit)
+            while (message := client.receive()) is not None and message['type'] != 'done':
+                pass
+            assert message and message['sequence'] == last, (first, message)
+            client.submit('r', case['messages'])
+            client.finish()
+            assert client.streams['r'].tokens == case['completion_ids'], first
+
+
+def waited_and_ran(pid):
+    """Seconds that each thread of a process has run or waited for a processor, by thread."""
+    times = {}
+    for thread in pathlib.Path(f'/proc/{pid}/task').iterdir():
+        ran, waited, _ = (thread / 'schedstat').read_text().split()
+        times[thread.name] = (int(ran) + int(waited)) / 1e9
+    return times
+
+
+def clients_that_take_all_descriptors_leave_room_for_probes():
+    with tempfile.TemporaryDirectory(prefix='althing-descriptors-') as folder:
+        limited = pathlib.Path(folder) / 'althing'
+        limited.write_text(f'#!/bin/sh\nulimit -n 120\nexec {BINARY} "$@"\n')
+        limited.chmod(0o755)
+        with Server(ranks=1, binary=limited) as server, Client(server.endpoint) as client, zmq.Context() as context:
+            case = conversations(1)[0]
+            ask(client, 'before', case)
+            client.finish()
+            crowd = [context.socket(zmq.DEALER) for _ in range(200)]
+            for socket_ in crowd:
+                socket_.linger = 0
+                socket_.connect(server.endpoint)
+            wait_for('the door is closed', lambda: 'descriptors_exhausted' in server.log())
+            wait_for('probes are answered', lambda: server.get('/live')[0] == 200 and server.ready(), 5)
+            assert server.metric('althing_door_closed_total') >= 1
+            core, began = server.children()['core'], time.monotonic()
+            before = waited_and_ran(core)
+            for _ in range(10):
+                time.sleep(0.1)
+            busiest = max(after - before.get(thread, 0) for thread, after in waited_and_ran(core).items())
+            assert busiest < 0.5 * (time.monotonic() - began), f'a thread was busy for {busiest:.2f} s: it turns in circles'
+            ask(client, 'meanwhile', case)
+            client.finish()
+            for socket_ in crowd:
+                socket_.close()
+            wait_for('the door is open', lambda: 'descriptors_returned' in server.log())
+            with Client(server.endpoint) as late:
+                ask(late, 'after', case)
+                late.finish()
+                assert late.streams['after'].tokens == client.streams['meanwhile'].tokens == case['completion_ids']
 
 
 def numbers_at_the_edge_of_floats_are_served():
@@ -304,12 +369,27 @@ def settings_come_from_flags_over_environment_over_file():
         file.flush()
         complaint(2, 'frobs', 'serve', TINY, '--config', file.name)
         complaint(3, 'nowhere.toml', 'serve', TINY, '--config', '/nowhere.toml')
+        complaint(2, 'it is a folder', 'serve', TINY, '--config', os.path.dirname(file.name), '--print-config')
 
 
 def doctor_reports_this_machine():
     result = run('doctor', '--json')
     found = {json.loads(line)['what'] for line in result.stdout.splitlines()}
     assert {'processor', 'memory', 'GPU', 'pidfd', '--bind', '--metrics'} <= found, found
+
+
+def doctor_computes_a_prompt_twice_and_tells_when_answers_do_not_repeat():
+    """The control: limits on experts make a token's experts depend on its neighbours, which is what the check is there to find."""
+    def model_line(*options):
+        result = run('doctor', '--json', '--model', TINY, *options)
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        return result.returncode, next(line for line in lines if line['what'] == 'model')
+    code, line = model_line('--ranks', '2')
+    assert code == 0 and line['finding'] == 'ok' and 'bit by bit' in line['detail'], (code, line)
+    code, line = model_line('--capacity-policy', 'drop', '--capacity-factor', '1')
+    assert code == 5 and line['finding'] == 'WRONG' and 'router logits differ by up to' in line['detail'] and '--capacity-policy' in line['detail'], (code, line)
+    code, line = model_line('--kv-mib', '1', '--ranks', '3')
+    assert code == 5 and line['finding'] == 'WRONG' and 'could not be computed' in line['detail'], (code, line)
 
 
 def doctor_looks_at_the_addresses_that_a_server_would_have():
@@ -335,13 +415,40 @@ def doctor_looks_at_the_addresses_that_a_server_would_have():
     complaint(2, 'frobs', 'doctor', '--config', file_with('frobs = 1'))
 
 
+def output_that_did_not_arrive_is_a_failure_and_a_reader_that_left_is_none():
+    for words in (('verify', TINY), ('account', TINY), ('manual',), ('--help',), ('serve', TINY, '--print-config'),
+                  ('trace', 'Hello', '--model', TINY, '--max-tokens', '1'), ('load-table', TINY, '--batches', '1', '--runs', '1', '--json')):
+        command = [str(word) for word in (BINARY, *words)]
+        with open('/dev/full', 'w', encoding='utf-8') as full:
+            result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60 * PATIENCE, check=False)
+        assert result.returncode == 6 and 'standard output' in result.stderr, (words, result)
+        reader, writer = os.pipe()
+        os.close(reader)
+        result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60 * PATIENCE, check=False)
+        os.close(writer)
+        assert result.returncode == 0 and 'standard output' not in result.stderr, (words, result)
+
+
+def control_characters_of_a_model_are_shown_to_a_terminal_and_written_to_a_file():
+    for token, byte, sign in ((215, b'\x1b', '\u241b'), (188, b'\0', '\u2400')):
+        command = [BINARY, 'generate', str(TINY), 'Hello', '--raw', '--logit-bias', f'{token}:100', '--max-tokens', '3', '--colour', 'never']
+        assert byte * 3 in subprocess.run(command, capture_output=True, timeout=60 * PATIENCE, check=True).stdout, command
+        inner, outer = pty.openpty()
+        subprocess.run(command, stdout=outer, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=60 * PATIENCE, check=True)
+        os.close(outer)
+        seen = os.read(inner, 4096)
+        os.close(inner)
+        assert byte not in seen and (sign * 3).encode() in seen, seen
+
+
 if __name__ == '__main__':
     main(malformed_frames_get_typed_errors, junk_on_the_port_is_harmless, bad_requests_are_refused_with_both_numbers,
          two_hellos_on_one_connection_leave_nothing_behind, a_frame_over_the_limit_gets_a_typed_error_and_the_connection_lives,
-         a_submit_that_is_repeated_at_once_starts_nothing_and_is_no_error, numbers_at_the_edge_of_floats_are_served, nobody_reads_standard_error_and_serving_goes_on,
+         a_submit_that_is_repeated_at_once_starts_nothing_and_is_no_error, a_submit_right_behind_a_resume_brings_everything, clients_that_take_all_descriptors_leave_room_for_probes, numbers_at_the_edge_of_floats_are_served, nobody_reads_standard_error_and_serving_goes_on,
          a_client_that_vanishes_is_cancelled,
          a_client_that_never_reads_is_cancelled, flags_and_places_that_are_wrong_say_what_to_do,
          numbers_out_of_range_name_flag_value_and_range, memory_that_is_not_there_is_refused_before_a_rank_starts, the_memory_table_has_a_line_for_the_mirror,
          broken_models_are_refused_in_one_line,
-         settings_come_from_flags_over_environment_over_file, doctor_reports_this_machine,
-         doctor_looks_at_the_addresses_that_a_server_would_have)
+         settings_come_from_flags_over_environment_over_file, doctor_reports_this_machine, doctor_computes_a_prompt_twice_and_tells_when_answers_do_not_repeat,
+         doctor_looks_at_the_addresses_that_a_server_would_have, output_that_did_not_arrive_is_a_failure_and_a_reader_that_left_is_none,
+         control_characters_of_a_model_are_shown_to_a_terminal_and_written_to_a_file)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
+import unittest
 import urllib.error
 import urllib.request
 
@@ -27,6 +28,7 @@ BINARY = pathlib.Path(os.environ.get('ALTHING_BINARY', ROOT / 'build/release/alt
 
 # The default suite is about CPU ranks; whoever sets this wants the same of GPUs. Servers and commands inherit it.
 os.environ.setdefault('ALTHING_DEVICE', 'cpu')
+RANKS = int(os.environ.get('ALTHING_TEST_RANKS', '2'))  # of servers whose test does not say; GPUs may be fewer
 
 # How much slower than a release build the program under test may be: sanitizer builds get more.
 PATIENCE = float(os.environ.get('ALTHING_PATIENCE', '1'))
@@ -73,7 +75,7 @@ class NobodyAnswered(AssertionError):
 class Server:
     """`althing serve` with the tiny model, another, or none but what the flags say; children by role, readiness, metrics."""
 
-    def __init__(self, *flags, ranks=2, model=TINY, binary=BINARY, ready_within=60):
+    def __init__(self, *flags, ranks=RANKS, model=TINY, binary=BINARY, ready_within=60):
         self.folder = tempfile.TemporaryDirectory(prefix='althing-test-')
         self.ready_file = pathlib.Path(self.folder.name) / 'ready.json'
         self.log_path = pathlib.Path(self.folder.name) / 'log'
@@ -87,7 +89,7 @@ class Server:
             raise ServerEnded(self.process.returncode, self.log())
         self.ready_seconds = time.monotonic() - self.started
         addresses = json.loads(self.ready_file.read_text())
-        self.endpoint, self.metrics_address = addresses['endpoint'], addresses['metrics']
+        self.endpoint, self.metrics_address, self.http = addresses['endpoint'], addresses['metrics'], addresses['http']
 
     def __enter__(self):
         return self
@@ -124,7 +126,7 @@ class Server:
             if int(stat[1]) != self.process.pid or stat[0] == 'Z' or '--child' not in words:
                 continue
             role = words[words.index('--child') + 1]
-            found['core' if role == 'core' else 'rank' + words[words.index('--child-rank') + 1]] = int(entry.name)
+            found['rank' + words[words.index('--child-rank') + 1] if role == 'rank' else role] = int(entry.name)
         return found
 
     def get(self, path):
@@ -169,11 +171,13 @@ class Choice:
     def __init__(self):
         self.tokens, self.text = [], {}
         self.routing = []  # of a traced request
+        self.logprobs = []  # of one that asks for them
         self.story = []  # [recipient or channel, text, ended] of each message: what the client was told
 
     def hear(self, delta):
         self.tokens += delta['tokens']
         self.routing += delta.get('routing', [])
+        self.logprobs += delta.get('logprobs', [])
         for event in delta['events']:
             if event['type'] == 'message_started':
                 assert event['index'] == len(self.story), f'message {event["index"]} after {len(self.story)} of them'
@@ -181,7 +185,8 @@ class Choice:
             elif event['type'] == 'message_ended':
                 self.story[event['index']][2] = True
             elif event['type'] == 'text':
-                self.story[event['index']][1] += event['text']
+                if self.story:  # a stream of ids has text alone in front of a stop string
+                    self.story[event['index']][1] += event['text']
                 self.text[event['index']] = self.text.get(event['index'], '') + event['text']
 
 
@@ -215,19 +220,25 @@ class Stream:
     def outcome(self):
         """Everything that must be the same whatever happened to the server meanwhile. How it was cut into deltas, and preemptions, need not be."""
         assert self.end and self.end['type'] == 'done', self.end
-        ends = [(end['reason'], end['completion_tokens'], end.get('error')) for end in self.end.get('choices', [])]
+        ends = [(end['reason'], end['completion_tokens'], end.get('error'), end.get('stop_string')) for end in self.end.get('choices', [])]
         usage = self.end['usage']
-        return [(choice.tokens, choice.story) for choice in self.choices], ends, self.end['reason'], usage['completion_tokens'], usage['prompt_tokens']
+        return ([(choice.tokens, choice.story, choice.logprobs) for choice in self.choices], ends, self.end['reason'], self.end.get('stop_string'),
+                usage['completion_tokens'], usage['prompt_tokens'])
 
 
 class Client:
     """A DEALER that speaks the JSON encoding; survives the core's restarts as docs/protocol.md says."""
 
-    def __init__(self, endpoint, hello=True):
+    def __init__(self, endpoint, hello=True, keys=None, identity=None):
+        """keys: the server's public one, then the client's own public and secret."""
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
+        if keys:
+            self.socket.curve_serverkey, self.socket.curve_publickey, self.socket.curve_secretkey = keys
+        if identity:
+            self.socket.setsockopt(zmq.IDENTITY, identity)
         self.socket.connect(endpoint)
         self.client_id = secrets.token_hex(16)
         self.instance, self.model, self.streams, self.heard, self.greeted = None, None, {}, time.monotonic(), 0.0
@@ -367,8 +378,8 @@ def ask(client, request_id, case):
     client.submit(request_id, case['messages'], sampling={} if whole else {'completion_tokens_max': len(case['completion_ids'])})
 
 
-def main(*cases, missing=''):
-    """Runs functions in order and prints the closing line; names on the command line choose some. `missing`: what they need and is not there."""
+def main(*cases, missing='', server=True):
+    """Runs functions in order and prints the closing line; names on the command line choose some. `missing`: what they need and is not there. server: they need ours."""
     if {'-h', '--help'} & set(sys.argv[1:]):
         print(f'usage: {pathlib.Path(sys.argv[0]).name} [CASE …]', (sys.modules['__main__'].__doc__ or '').strip(), 'Cases, all of them unless some are named:',
               *(f'  {case.__name__}' for case in cases), sep='\n')
@@ -378,7 +389,7 @@ def main(*cases, missing=''):
         print(f'there is no case {", ".join(sorted(unknown))}; see --help', file=sys.stderr)
         sys.exit(2)
     passed = failed = skipped = 0
-    reason = missing or ('pyzmq is not installed (apt-get install python3-zmq)' if zmq is None else '' if BINARY.exists() else f'{BINARY} is not built')
+    reason = missing or ('pyzmq is not installed (apt-get install python3-zmq)' if zmq is None else '' if BINARY.exists() or not server else f'{BINARY} is not built')
     for case in cases:
         if sys.argv[1:] and case.__name__ not in sys.argv[1:]:
             continue
@@ -391,6 +402,9 @@ def main(*cases, missing=''):
             case()
             passed += 1
             print(f'passed {case.__name__} ({time.monotonic() - began:.1f} s)', flush=True)
+        except unittest.SkipTest as reason_of_case:
+            skipped += 1
+            print(f'skipped {case.__name__}: {reason_of_case}', flush=True)
         except Exception:  # a failing case must not hide the ones after it
             failed += 1
             print(f'FAILED {case.__name__}:\n{traceback.format_exc()}', flush=True)

@@ -26,7 +26,9 @@ BOARD_VARIABLES = {'$__rate_interval': '30s', '$__range': '5m', '$instance': '.*
 FOLLOWING = {'AlthingRankDown', 'AlthingDegraded'}
 
 # Expressions that have no data even after everything that happens here, and why. One that has data after all is an error.
-SILENT = {}
+SILENT = dict.fromkeys((f'overview: {panel} {query}' for panel, queries in (
+    ('Answers', 'A'), ('Time to the first token over HTTP', 'AB'), ('Tokens over HTTP', 'A'), ('Open requests', 'A'), ('Broken off', 'A'), ('Bytes sent', 'A'), ('Refused over HTTP', 'AB'))
+                        for query in queries), 'no HTTP gateway is scraped here')
 
 
 def promtool(*arguments, folder=ROOT):

@@ -77,6 +77,18 @@ def same_seed_same_text_and_credit_is_obeyed():
         assert client.streams['credit'].tokens == client.streams['a'].tokens
 
 
+def what_the_model_sees_of_earlier_reasoning_is_the_operator_s_to_say():
+    """Two finished turns with a word of reasoning each: all of it, the later one's (the reference's rule drops only before the first answer), or none."""
+    turn = [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'channel': 'analysis', 'content': 'hm'}, {'role': 'assistant', 'channel': 'final', 'content': 'b'}]
+    lengths = []
+    for policy in ('drop_finished_turns', 'upstream', 'keep'):
+        with Server('--reasoning-history', policy, ranks=1) as server, Client(server.endpoint) as client:
+            client.submit('history', [*turn, *turn, {'role': 'user', 'content': 'c'}], sampling={'completion_tokens_max': 1})
+            client.finish()
+            lengths.append(client.streams['history'].end['usage']['prompt_tokens'])
+    assert lengths[1] - lengths[0] == lengths[2] - lengths[1] > 0, lengths
+
+
 def a_client_that_reconnects_resumes_without_a_gap():
     case = conversations(1)[0]
     with Server() as server:
@@ -199,7 +211,7 @@ def in_process_serves_many_at_once():
 
 
 if __name__ == '__main__':
-    main(sixty_four_chats_at_once_equal_their_lone_runs, four_ranks_answer_as_one, readiness_and_liveness_tell_the_truth,
+    main(sixty_four_chats_at_once_equal_their_lone_runs, what_the_model_sees_of_earlier_reasoning_is_the_operator_s_to_say, four_ranks_answer_as_one, readiness_and_liveness_tell_the_truth,
          same_seed_same_text_and_credit_is_obeyed, a_client_that_reconnects_resumes_without_a_gap, cancel_and_timeout_end_streams_and_free_pages,
          sigterm_drains_and_ends_with_zero, what_a_drain_cannot_finish_is_told, chat_and_generate_answer,
          ranks_of_one_process_end_without_a_failure, python_examples_chat_and_call_a_tool, in_process_serves_many_at_once)

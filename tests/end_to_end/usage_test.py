@@ -12,8 +12,8 @@ from harness import BINARY, PATIENCE, ROOT, TINY, Server, main
 
 # The programs under build/…/tests, colon-separated: ctest gives all that this build makes.
 PROGRAMS = [pathlib.Path(path) for path in os.environ.get('ALTHING_PROGRAMS', '').split(':') if path]
-TOOLS = ('bundle', 'check-gpu', 'fetch-prometheus', 'grafana_dashboards.py', 'install-dependencies', 'kill-sweep', 'lint', 'prove-quickstart', 'quickstart', 'routing-recount', 'test', 'tsan-actors')
-SCRIPTS = ('bench/serve_decode.py', 'bench/serving.py', 'bench/start_time.py', 'gpu/full_size_checkpoint.py', 'gpu/serve_streams.py', 'end_to_end/faults_test.py')
+TOOLS = ('bundle', 'check-gpu', 'fetch-prometheus', 'grafana_dashboards.py', 'install-dependencies', 'kill-sweep', 'lint', 'protocol_frames.py', 'prove-quickstart', 'quickstart', 'routing-recount', 'test', 'tsan-actors')
+SCRIPTS = ('bench/serve_decode.py', 'bench/serving.py', 'bench/start_time.py', 'bench/door_storm.py', 'gpu/full_size_checkpoint.py', 'gpu/serve_streams.py', 'end_to_end/faults_test.py')
 
 
 def run(*words, **options):

@@ -1,16 +1,14 @@
 // The Harmony parser under any ids, control and unknown ones among them, strict and not. It must never crash, its deltas must be the content as
 // far as that is certain, it must agree with parse_messages, and whatever happened before, the next <|start|> must find it usable.
-// Input: one byte of settings, then a byte for each token: 0..255 stand for bytes of text, escaped by 0xFF for control and unknown ids.
+// Input: one byte of settings, then ids as small_format.hpp reads them.
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "protocol/harmony/parser.hpp"
 #include "protocol/harmony/recovery.hpp"
 #include "protocol/harmony/render.hpp"
-#include "protocol/tokenizer/pretokenizer.hpp"
 #include "protocol/tokenizer/utf8.hpp"
+#include "tests/fuzz/small_format.hpp"
 
 namespace {
 
@@ -18,77 +16,12 @@ using namespace althing;
 using namespace althing::protocol;
 using namespace althing::protocol::harmony;
 
-void require(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "broken: %s\n", what);
-  std::abort();
-}
-
-void append_utf8(std::string& out, unsigned code) {
-  if (code < 0x80) {
-    out += static_cast<char>(code);
-  } else {
-    out += static_cast<char>(0xC0 | code >> 6);
-    out += static_cast<char>(0x80 | (code & 63));
-  }
-}
-
-// A vocabulary of the 256 bytes (id = byte) and the control tokens behind them, as a tokenizer.json.
-Format make_format() {
-  using Json = nlohmann::ordered_json;
-  Json vocab = Json::object();
-  unsigned next = 0x100;
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
-    std::string character;
-    append_utf8(character, printable ? byte : next++);
-    vocab[character] = byte;
-  }
-  Json added = Json::array();
-  unsigned id = 256;
-  for (const char* name : {"<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|call|>", "<|return|>", "<|endoftext|>"})
-    added.push_back({{"id", id++}, {"content", name}, {"special", true}});
-  const Json split = {{"type", "Split"}, {"pattern", {{"Regex", std::string(o200k_pattern)}}}, {"behavior", "Isolated"}, {"invert", false}};
-  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
-  const Json file = {{"added_tokens", added},
-                     {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}}},
-                     {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
-  auto tokenizer = Tokenizer::from_tokenizer_json_text(file.dump());
-  require(tokenizer.ok(), tokenizer ? "" : tokenizer.error().message.c_str());
-  auto format = Format::of(*tokenizer);
-  require(format.ok(), format ? "" : format.error().message.c_str());
-  return *std::move(format);
-}
-
-const Format& format() {
-  static const Format made = make_format();
-  return made;
-}
+const Format& format() { return fuzz::small_format(); }
+using fuzz::require;
 
 std::string text_of(const Message& message) {
   require(message.content.size() == 1, "a parsed message has one text");
   return std::get<TextContent>(message.content[0]).text;
-}
-
-std::vector<TokenId> tokens_of(const std::uint8_t* data, std::size_t size) {
-  // Words that make headers likely, as whole strings.
-  constexpr std::string_view words[] = {"assistant", "user", "tool", "final", " to=f", "json"};
-  std::vector<TokenId> tokens;
-  for (std::size_t i = 0; i < size; ++i) {
-    if (data[i] != 0xFF || i + 1 == size) {
-      tokens.push_back(data[i]);
-      continue;
-    }
-    const unsigned code = data[++i] % 24;
-    if (code < 16) {
-      tokens.push_back(256 + code % 9);  // the control tokens and the first id behind them, which does not exist
-    } else if (code < 22) {
-      for (const char c : words[code - 16]) tokens.push_back(static_cast<std::uint8_t>(c));
-    } else {
-      tokens.push_back(code == 22 ? 0xFFFFFFFFu : 0xFFu);
-    }
-  }
-  return tokens;
 }
 
 // Follows one parser and holds what it must give for the message at hand.
@@ -178,7 +111,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const bool strict = data[0] & 1;
   const unsigned role_code = data[0] >> 1 & 7;
   const std::optional<Role> role = role_code < 5 ? std::optional(static_cast<Role>(role_code)) : std::nullopt;
-  const std::vector<TokenId> tokens = tokens_of(data + 1, size - 1);
+  const std::vector<TokenId> tokens = fuzz::ids_of({reinterpret_cast<const char*>(data) + 1, size - 1});
 
   Watch watch(role, strict);
   bool failed = false;

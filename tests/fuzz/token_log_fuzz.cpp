@@ -53,6 +53,8 @@ void judge(const std::vector<std::byte>& log) {
     // As a frontend reads it: a mark of a choice that is not there would reach beyond its choices.
     std::vector<bool> over(read.submit.choices);
     std::uint32_t choice = 0;
+    const auto tokens = std::count_if(read.story.begin(), read.story.end(), [](std::uint32_t word) { return word < word_marks; });
+    if (read.logprobs.size() != (read.submit.sampling.logprobs ? static_cast<std::size_t>(tokens) : 0)) std::abort();
     for (const std::uint32_t word : read.story) {
       if (word >= word_marks && word != word_cut && word != word_closed && !is_tp(word) && !is_choice(word, read.submit.choices)) std::abort();
       if (is_choice(word, read.submit.choices)) choice = word - word_choice;

@@ -37,6 +37,7 @@ struct EngineOptions {
   std::uint32_t page_seed = 1;     // order in which free pages are handed out
   std::uint32_t mirror_pages = 0;  // room for so many in the KV mirror of each rank
   gpu::ExpertControl control{};
+  std::shared_ptr<const gpu::SyntheticScript> script{};
   bool count_steps = true;  // on every rank, so that run() compares what they counted, too
 };
 
@@ -62,6 +63,7 @@ class Engine {
     config.threads = options.threads;
     config.device = options.device;
     config.control = options.control;
+    config.script = options.script;
     config.count_steps = options.count_steps;
     config.limits.rows_max = options.rows_max;
     config.limits.step_tokens_max = options.step_tokens_max;
@@ -127,8 +129,8 @@ class Engine {
 
   // Sets `row` in `plan` with pages for `tokens` positions in every KV group. Rows go round the DP groups.
   void admit(StepPlan& plan, std::uint32_t row, std::uint64_t request, const SamplingParameters& sampling, std::uint32_t tokens,
-             std::uint32_t trace_top_m = 0) {
-    plan.set.push_back({RowIndex{row}, RequestId{request}, sampling, DpGroup{row % dp_groups_}, trace_top_m});
+             std::uint32_t trace_top_m = 0, const std::vector<TokenId>& known = {}, std::uint32_t prompt_count = 0) {
+    plan.set.push_back({RowIndex{row}, RequestId{request}, sampling, DpGroup{row % dp_groups_}, trace_top_m, known, prompt_count});
     for (std::uint32_t g = 0; g < layout_.groups.size(); ++g) {
       const std::uint32_t count = (tokens + layout_.groups[g].tokens_per_page - 1) / layout_.groups[g].tokens_per_page;
       PageGrant grant{RowIndex{row}, g, 0, {}};

@@ -249,7 +249,7 @@ TEST(ExpertAssignment, random_steps_keep_every_promise) {
         ++computed;
         sum += step.weights[i];
       }
-      if (policy == OverflowPolicy::reroute && mine.size() == step.k) {
+      if (policy == OverflowPolicy::reroute && !mine.empty()) {
         ASSERT_NEAR(sum, 1.0F, 1e-5F);
       }
     }

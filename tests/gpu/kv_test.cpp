@@ -239,6 +239,23 @@ TEST(RowTable, a_window_group_may_begin_behind_its_end) {
   t.refuses(plan, "group 1 has no page for position 8");
 }
 
+TEST(RowTable, a_row_begins_behind_pages_that_others_have) {
+  StepPlan plan = Table::difference();
+  plan.set = {{RowIndex{2}, RequestId{12}, {}}};
+  plan.pages = {{RowIndex{2}, 0, 0, {PageId{1}}, true},
+                {RowIndex{2}, 1, 0, {PageId{4}}, true},
+                {RowIndex{2}, 0, 1, {PageId{40}}},
+                {RowIndex{2}, 1, 1, {PageId{50}}}};
+  plan.work = {Table::work(2, 7, 1)};
+  Table{}.refuses(plan, "row 2 is granted pages that others have up to position 8, and it starts at 7");
+  plan.work = {Table::work(2, 8, 1)};
+  Table t;
+  t.apply(plan);
+  StepPlan late = Table::difference();
+  late.pages = {{RowIndex{1}, 0, 3, {PageId{60}}, true}};
+  Table{}.refuses(late, "after it was set");
+}
+
 TEST(RowTable, work) {
   Table t;
   StepPlan plan = Table::difference();

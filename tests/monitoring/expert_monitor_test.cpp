@@ -36,7 +36,7 @@ Page read(const ExpertPage& text) {
 }
 
 TEST(ExpertMonitor, a_matrix_of_two_layers_and_four_experts_by_hand) {
-  ExpertMonitor monitor({{2, 2, 4, 1}, 1.25, true, 20'000});
+  ExpertMonitor monitor({{2, 2, 4, 1}, 1.25, true, 20'000, {10, 500}});
   ASSERT_TRUE(monitor.layout(3, spread(4, 2)));
   ASSERT_TRUE(monitor.step(bytes_of(tests::step_of({{400, 100, 300, 200}, {0, 0, 900, 100}}, 1)), 0));
   const Page page = read(monitor.summary(0));
@@ -53,6 +53,8 @@ TEST(ExpertMonitor, a_matrix_of_two_layers_and_four_experts_by_hand) {
   EXPECT_EQ(page.at("althing_expert_hot{layer=\"1\"}"), 1);
   EXPECT_EQ(page.at("althing_expert_active{layer=\"1\"}"), 2);
   EXPECT_EQ(page.at("althing_expert_replicas{layer=\"all\",rank=\"0\"}"), 2);
+  EXPECT_EQ(page.at("althing_expert_weight_bytes_total"), 6 * 10);
+  EXPECT_EQ(page.at("althing_weight_bytes_total"), 6 * 10 + 500);
   EXPECT_DOUBLE_EQ(page.at("althing_expert_padding_ratio"), 1 - 2000.0 / (4 * 400 + 4 * 900));
   EXPECT_EQ(page.at("althing_router_gate_weight{layer=\"0\",place=\"0\"}"), 1);
   EXPECT_TRUE(std::isinf(page.at("althing_expert_saturation_minutes{layer=\"0\"}")));

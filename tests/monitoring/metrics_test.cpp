@@ -97,17 +97,23 @@ TEST(Metrics, requests_are_counted_exactly) {
 }
 
 TEST(Metrics, the_engine_and_the_pool_are_shown) {
-  Metrics metrics(small());
+  MetricsConfig config = small();
+  config.repair_kinds = {"stray_stop", "doubled_role"};
+  Metrics metrics(config);
   metrics.step(0.004, 12);
   metrics.step(0.004, 3);
   metrics.scheduler_step(3e-6);
   metrics.scheduler(3, 4, 50, 60, 2);
   metrics.scheduler(2, 1, 40, 60, 2);
   metrics.scheduler(2, 1, 40, 60, 5);
+  metrics.preempted_for_share();
   metrics.progress(1, 1.7e9);
   metrics.epoch(9);
   metrics.sessions(11);
   metrics.frame_refused(ErrorCode::corrupt);
+  metrics.repaired(0, 2);
+  metrics.repaired(0, 1);
+  metrics.repaired(2, 1);  // there is no such kind
   metrics.first_token(0.01);
   metrics.inter_token(0.002);
   metrics.queue_wait(0.001);
@@ -120,10 +126,13 @@ TEST(Metrics, the_engine_and_the_pool_are_shown) {
   EXPECT_EQ(page.at("althing_kv_blocks_used"), 40);
   EXPECT_EQ(page.at("althing_kv_blocks"), 60);
   EXPECT_EQ(page.at("althing_preemptions_total"), 5);
+  EXPECT_EQ(page.at("althing_preemptions_for_share_total"), 1);
   EXPECT_EQ(page.at("althing_last_step_timestamp_seconds{rank=\"1\"}"), 1.7e9);
   EXPECT_EQ(page.at("althing_membership_epoch"), 9);
   EXPECT_EQ(page.at("althing_sessions"), 11);
   EXPECT_EQ(page.at("althing_frames_refused_total{reason=\"corrupt\"}"), 1);
+  EXPECT_EQ(page.at("althing_harmony_repairs_total{kind=\"stray_stop\"}"), 3);
+  EXPECT_EQ(page.at("althing_harmony_repairs_total{kind=\"doubled_role\"}"), 0);
   EXPECT_EQ(page.at("althing_time_to_first_token_seconds_count"), 1);
   EXPECT_EQ(page.at("althing_inter_token_seconds_count"), 1);
   EXPECT_EQ(page.at("althing_queue_seconds_count"), 1);

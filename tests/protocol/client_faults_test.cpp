@@ -252,7 +252,7 @@ TEST(ClientFaults, a_pong_of_another_instance_makes_the_client_greet_again) {
   Client client = connected(server, options_for(server.endpoint()));
   const auto ping = expect<wire::Ping>(server, client);
   ASSERT_TRUE(ping.has_value());
-  server.say(ping->first, wire::Pong{ping->second.nonce, "second"});
+  server.say(ping->first, wire::Pong{ping->second.nonce, "second", ""});
   EXPECT_TRUE(expect<wire::Hello>(server, client).has_value());
 }
 

@@ -62,7 +62,7 @@ class ScriptedServer {
       socket_.send(zmq::buffer(parts[i]), i + 1 < parts.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
   }
   protocol::wire::Welcome welcome() const { return {1, instance_, "tiny", 2048, 1 << 20, 15'000}; }
-  protocol::wire::Pong pong(std::uint64_t nonce) const { return {nonce, instance_}; }
+  protocol::wire::Pong pong(std::uint64_t nonce) const { return {nonce, instance_, "ready"}; }
 
  private:
   // A port that another server has just left may need a moment.

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/protocol/client_server.hpp"
 
 namespace althing::protocol {
@@ -36,6 +38,18 @@ TEST(Client, says_hello_and_keeps_the_welcome) {
   }
 }
 
+TEST(Client, names_that_it_gives_requests_are_no_other_clients) {
+  std::set<std::string> names;
+  for (int i = 0; i < 2; ++i) {
+    ScriptedServer server("first");
+    Story first, second;
+    Client client = connected(server, options_for(server.endpoint()));
+    names.insert(client.submit(request(""), first.handler()).value());
+    names.insert(client.submit(request(""), second.handler()).value());
+  }
+  EXPECT_EQ(names.size(), 4U);
+}
+
 TEST(Client, streams_in_order_and_ends_once) {
   ScriptedServer server("first");
   for (const auto encoding : {wire::Encoding::capnp, wire::Encoding::json}) {
@@ -57,7 +71,7 @@ TEST(Client, streams_in_order_and_ends_once) {
     EXPECT_EQ(story.words, (Words{"accepted", "Hello", " world", "done"}));
     // What comes after the end is nobody's.
     server.say(submit->first, text_delta(*id, 4, "ghost"), encoding);
-    server.say(submit->first, wire::Pong{1, "first"}, encoding);
+    server.say(submit->first, wire::Pong{1, "first", ""}, encoding);
     client.poll(std::chrono::milliseconds(50));
     EXPECT_EQ(story.words.size(), 4U);
   }
@@ -176,6 +190,63 @@ TEST(Client, does_not_send_what_the_server_would_not_read) {
   Story story;
   EXPECT_EQ(client.submit(submit, story.handler()).error().code, ErrorCode::too_large);
   EXPECT_EQ(client.open_streams(), 0U);
+}
+
+TEST(Client, a_caller_that_grants_itself_is_sent_no_more_than_it_granted) {
+  ScriptedServer server("one");
+  Client client = connected(server, options_for(server.endpoint()));
+  Story story;
+  wire::Submit wanted;
+  wanted.request_id = "r";
+  wanted.prompt_tokens = {1};
+  wanted.credit = 4;
+  ASSERT_TRUE(client.submit(wanted, story.handler(), Grants::by_caller));
+  const auto submit = expect<wire::Submit>(server, client);
+  ASSERT_TRUE(submit);
+  server.say(submit->first, wire::Accepted{"r", 1, 1});
+  for (std::uint64_t i = 1; i <= 4; ++i) server.say(submit->first, wire::Delta{"r", i, 0, {wire::Text{0, "w"}}, {}});
+  for (const auto deadline = Clock::now() + patience; story.words.size() < 5 && Clock::now() < deadline;) client.poll(std::chrono::milliseconds(1));
+  client.grant("r", 3);
+  client.grant("nobody", 3);
+  const auto grant = expect<wire::Grant>(server, client);
+  ASSERT_TRUE(grant);
+  EXPECT_EQ(grant->second.credit, 3U) << "the first grant is the caller's: four deltas were handled before it";
+  // Of a new connection it gets what it does not hold still.
+  server.say(submit->first, wire::ErrorReply{"", 0, {ErrorCode::unavailable, "say hello first", ""}});
+  const auto hello = expect<wire::Hello>(server, client);
+  ASSERT_TRUE(hello);
+  server.say(hello->first, server.welcome());
+  const auto again = expect<wire::Grant>(server, client);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->second.credit, 3U);
+}
+
+TEST(Client, opened_without_waiting_it_greets_when_polled_and_knows_how_things_stand) {
+  ScriptedServer server("one");
+  auto opened = Client::open(options_for(server.endpoint()));
+  ASSERT_TRUE(opened.ok());
+  Client client = std::move(*opened);
+  EXPECT_FALSE(client.standing().welcomed);
+  Story story;
+  wire::Submit wanted;
+  wanted.request_id = "r";
+  wanted.prompt_tokens = {1};
+  EXPECT_EQ(client.submit(wanted, story.handler()).error().code, ErrorCode::unavailable);
+  const auto hello = expect<wire::Hello>(server, client);
+  ASSERT_TRUE(hello);
+  server.say(hello->first, server.welcome());
+  for (const auto deadline = Clock::now() + patience; !client.standing().welcomed && Clock::now() < deadline;)
+    client.poll(std::chrono::milliseconds(1));
+  EXPECT_EQ(client.server().model, "tiny");
+  EXPECT_EQ(client.standing().state, "");
+  const auto ping = expect<wire::Ping>(server, client);
+  ASSERT_TRUE(ping);
+  server.say(ping->first, wire::Pong{ping->second.nonce, "one", "recovering"});
+  for (const auto deadline = Clock::now() + patience; client.standing().state.empty() && Clock::now() < deadline;)
+    client.poll(std::chrono::milliseconds(1));
+  EXPECT_EQ(client.standing().state, "recovering");
+  EXPECT_TRUE(client.standing().current);
+  EXPECT_EQ(client.standing().owing.count(), 0);
 }
 
 }  // namespace

@@ -33,7 +33,15 @@ TEST(WireJson, members_of_the_wrong_kind_are_named) {
       {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"sampling":{"temperature":1e300}})", "sampling.temperature"},
       {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"sampling":[]})", "sampling"},
       {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"trace_top_m":true})", "trace_top_m"},
+      {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"priority":1.5})", "priority"},
+      {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"priority":18446744073709551615})", "priority"},
+      {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"priority":5})", "priority"},
+      {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"priority":-5})", "priority"},
       {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"tenant":7})", "tenant"},
+      {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"grammar":"x"})", "grammar"},
+      {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"grammar":{}})", "grammar"},
+      {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"grammar":{"regex":"a","json_object":true}})", "grammar"},
+      {R"({"type":"submit","request_id":"r","prompt_tokens":[1],"grammar":{"regex":5}})", "grammar.regex"},
       {R"({"type":"submit","request_id":"r","prompt_tokens":[1,-2]})", "prompt_tokens"},
       {R"({"type":"submit","request_id":"r","prompt_tokens":[4294967296]})", "prompt_tokens"},
       {R"({"type":"submit","request_id":"r","prompt_tokens":["1"]})", "prompt_tokens"},
@@ -101,6 +109,30 @@ TEST(WireJson, an_object_with_many_members_is_read_in_linear_time) {
   }());
   ASSERT_TRUE(decoded.ok()) << decoded.error().message;
   EXPECT_LT((std::clock() - start) / CLOCKS_PER_SEC, 10);
+}
+
+// Deltas are written by hand: as the library would write what it reads there, whatever texts hold.
+TEST(WireJson, a_delta_is_written_as_the_library_writes_it) {
+  const std::string texts[] = {
+      "plain", " ", "\"quoted\\ \n", "tab\t bell\a nul" + std::string(1, '\0'), "\x7f", "gr\u00fc\u00dfe", "\U0001F600 \u2028", "/slash/ <b> & '"};
+  for (const std::string& text : texts) {
+    Delta delta{
+        "r-1", 7, 2, {MessageStarted{0, harmony::Role::assistant, "final", "", ""}, Text{0, text}, Text{1, text + text}, MessageEnded{0}}, {}};
+    for (const std::vector<TokenId>& tokens : {std::vector<TokenId>{}, std::vector<TokenId>{5}, std::vector<TokenId>{0, 4294967295U}}) {
+      delta.tokens = tokens;
+      const std::string body = encode(ServerMessage(delta), Encoding::json);
+      EXPECT_EQ(nlohmann::ordered_json::parse(body).dump(), body);
+      const auto read = decode_server(body, Encoding::json, Limits{});
+      ASSERT_TRUE(read.ok()) << body << ": " << read.error().message;
+      EXPECT_EQ(std::get<Text>(std::get<Delta>(*read).events[2]).text, text + text);
+      EXPECT_EQ(std::get<Delta>(*read).tokens, tokens);
+    }
+    delta.sequence = 1ULL << 60;
+    EXPECT_NE(encode(ServerMessage(delta), Encoding::json).find("\"sequence\":\"1152921504606846976\","), std::string::npos);
+  }
+  // What is no UTF-8 is replaced.
+  const std::string broken = encode(ServerMessage(Delta{"r", 1, 0, {Text{0, "a\xff"}}, {}}), Encoding::json);
+  EXPECT_NE(broken.find("a\xEF\xBF\xBD"), std::string::npos) << broken;
 }
 
 TEST(WireJson, floats_are_written_as_short_as_they_can_be) {

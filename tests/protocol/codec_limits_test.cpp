@@ -89,11 +89,24 @@ const Case cases[] = {
     {"recipient", 40, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages[0].recipient = std::string(k, 'x'); }, n); }},
     {"author", 40, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages[0].name = std::string(k, 'x'); }, n); }},
     {"content type", 40, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages[0].content_type = std::string(k, 'x'); }, n); }},
+    {"ids of a message", 64, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages[0].tokens.assign(k, 7); }, n); }},
     {"submit id", 40, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.request_id.assign(k, 'x'); }, n); }},
     {"prompt", 64, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.messages.clear(), s.prompt_tokens.assign(k, 7); }, n); }},
     {"completion", 32,
      [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.sampling.completion_tokens_max = static_cast<std::uint32_t>(k); }, n); }},
     {"choices", 16, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.sampling.n = static_cast<std::uint32_t>(k); }, n); }},
+    {"logprobs", 20, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.sampling.logprobs = static_cast<std::uint32_t>(k); }, n); }},
+    {"stop strings", 16, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.sampling.stop.assign(k, "x"); }, n); }},
+    {"bytes of a stop string", 256, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.sampling.stop = {std::string(k, 'x')}; }, n); }},
+    {"stop tokens", 16, [](std::size_t n) { return with([](Submit& s, std::size_t k) { s.sampling.stop_tokens.assign(k, 7); }, n); }},
+    {"biases", 1024,
+     [](std::size_t n) {
+       return with(
+           [](Submit& s, std::size_t k) {
+             for (TokenId t = 0; t < k; ++t) s.sampling.logit_bias.push_back({t, 1.0F});
+           },
+           n);
+     }},
     {"cancel id", 40, [](std::size_t n) { return ClientMessage(Cancel{std::string(n, 'x')}); }},
     {"resume id", 40,
      [](std::size_t n) {
@@ -158,7 +171,10 @@ TEST(WireLimits, sampling_stays_in_range) {
   };
   const Range ranges[] = {{&Sampling::temperature, {0.0F, 0.5F, 2.0F}, {-0.1F, 2.1F, nan, inf, -inf}},
                           {&Sampling::top_p, {1e-6F, 1.0F}, {0.0F, -1.0F, 1.1F, nan, inf}},
-                          {&Sampling::min_p, {0.0F, 1.0F}, {-0.1F, 1.1F, nan, inf}}};
+                          {&Sampling::min_p, {0.0F, 1.0F}, {-0.1F, 1.1F, nan, inf}},
+                          {&Sampling::repetition_penalty, {1e-6F, 1.0F, 10.0F}, {0.0F, -1.0F, 10.1F, nan, inf}},
+                          {&Sampling::presence_penalty, {-2.0F, 0.0F, 2.0F}, {-2.1F, 2.1F, nan, inf, -inf}},
+                          {&Sampling::frequency_penalty, {-2.0F, 0.0F, 2.0F}, {-2.1F, 2.1F, nan, inf, -inf}}};
   for (const Range& range : ranges)
     for (const auto encoding : encodings) {
       Submit submit = one_message();
@@ -180,6 +196,50 @@ TEST(WireLimits, sampling_stays_in_range) {
   none.sampling.completion_tokens_max = 0;
   for (const auto encoding : encodings)
     EXPECT_EQ(decode_client(encode(ClientMessage(none), encoding), encoding, Limits{}).error().field, "sampling.completion_tokens_max");
+}
+
+TEST(WireLimits, biases_and_stop_strings_are_refused_by_name) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const auto encoding : encodings) {
+    const auto field = [&](auto change) {
+      Submit submit = one_message();
+      change(submit.sampling);
+      const auto decoded = decode_client(encode(ClientMessage(submit), encoding), encoding, Limits{});
+      return decoded ? std::string() : decoded.error().field;
+    };
+    EXPECT_EQ(field([](Sampling& s) { s.logit_bias = {{5, -100.0F}, {4, 100.0F}}; }), "") << "in any order";
+    EXPECT_EQ(field([](Sampling& s) { s.logit_bias = {{5, -100.1F}}; }), "sampling.logit_bias[5]");
+    EXPECT_EQ(field([](Sampling& s) { s.logit_bias = {{5, 0.0F}, {7, 1e20F}}; }), "sampling.logit_bias[7]");
+    EXPECT_EQ(field([](Sampling& s) { s.stop = {"a", ""}; }), "sampling.stop[1]");
+    if (encoding == Encoding::json) continue;  // which can say neither of these
+    EXPECT_EQ(field([&](Sampling& s) { s.logit_bias = {{5, nan}}; }), "sampling.logit_bias[5]");
+    EXPECT_EQ(field([](Sampling& s) { s.logit_bias = {{5, 1.0F}, {6, 1.0F}, {5, 2.0F}}; }), "sampling.logit_bias");
+    EXPECT_EQ(field([](Sampling& s) { s.stop = {"\xff"}; }), "sampling.stop[0]");
+  }
+  const auto field = [](const std::string& sampling) {
+    const auto decoded =
+        decode_client(R"({"type":"submit","request_id":"r","prompt_tokens":[1],"sampling":{)" + sampling + "}}", Encoding::json, Limits{});
+    return decoded ? std::string() : decoded.error().field;
+  };
+  EXPECT_EQ(field(R"("logit_bias":{"0":1,"17":-2.5})"), "");
+  for (const char* key : {"x", "", "-1", "01", "1.0", "4294967296"})
+    EXPECT_EQ(field("\"logit_bias\":{\"" + std::string(key) + "\":1}"), "sampling.logit_bias") << key;
+  EXPECT_EQ(field(R"("logit_bias":{"1":"2"})"), "sampling.logit_bias");
+  EXPECT_EQ(field(R"("logit_bias":[1])"), "sampling.logit_bias");
+  EXPECT_EQ(field(R"("logit_bias":{"1":1e300})"), "sampling.logit_bias[1]");
+  EXPECT_EQ(field(R"("stop":"x")"), "sampling.stop");
+  EXPECT_EQ(field(R"("stop":["x",1])"), "sampling.stop");
+  EXPECT_EQ(field(R"("stop_tokens":[-1])"), "sampling.stop_tokens");
+  EXPECT_EQ(field(R"("logprobs":true)"), "sampling.logprobs");
+}
+
+TEST(WireLimits, a_server_tells_no_more_logprobs_than_can_be_asked_for) {
+  for (const auto encoding : encodings) {
+    Delta delta{"r", 1, 0, {}, {1}, {}, {{1, -1.0F, std::vector<TokenLogprob>(20)}}};
+    EXPECT_TRUE(decode_server(encode(ServerMessage(delta), encoding), encoding, Limits{}).ok());
+    delta.logprobs[0].top.emplace_back();
+    EXPECT_FALSE(decode_server(encode(ServerMessage(delta), encoding), encoding, Limits{}).ok());
+  }
 }
 
 TEST(WireLimits, a_submit_is_a_conversation_or_tokens) {

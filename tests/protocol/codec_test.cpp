@@ -71,10 +71,18 @@ TEST(WireCodec, fields_arrive_where_they_belong) {
     EXPECT_EQ(submit.messages[4].role, harmony::Role::tool);
     EXPECT_EQ(submit.sampling.seed, 18446744073709551615ULL);
     EXPECT_EQ(submit.sampling.temperature, 0.7F);
+    EXPECT_EQ(submit.sampling.repetition_penalty, 1.1F);
+    EXPECT_EQ(submit.sampling.presence_penalty, 0.5F);
+    EXPECT_EQ(submit.sampling.frequency_penalty, -0.25F);
+    EXPECT_EQ(submit.sampling.logit_bias, (std::vector<TokenBias>{{7, -100.0F}, {3, 0.1F}}));
+    EXPECT_EQ(submit.sampling.stop, (std::vector<std::string>{"\n\n", "Brüssel"}));
+    EXPECT_EQ(submit.sampling.stop_tokens, (std::vector<TokenId>{5, 200'012}));
+    EXPECT_EQ(submit.sampling.logprobs, 3U);
     EXPECT_EQ(submit.credit, 16U);
     EXPECT_TRUE(submit.return_tokens);
     EXPECT_EQ(submit.trace_top_m, 4U);
     EXPECT_EQ(submit.tenant, "team-7.Blue_");
+    EXPECT_EQ(submit.priority, -3);
     EXPECT_FALSE(submit.tools[0].parameters.has_value());
   }
 }
@@ -85,6 +93,8 @@ TEST(WireCodec, absent_numbers_stay_absent) {
     ASSERT_TRUE(decoded.ok()) << decoded.error().message;
     const Sampling& s = std::get<Submit>(*decoded).sampling;
     EXPECT_FALSE(s.temperature || s.top_p || s.min_p || s.top_k || s.seed || s.completion_tokens_max || s.ignore_stop);
+    EXPECT_FALSE(s.repetition_penalty || s.presence_penalty || s.frequency_penalty || s.logprobs);
+    EXPECT_TRUE(s.logit_bias.empty() && s.stop.empty() && s.stop_tokens.empty());
     EXPECT_FALSE(std::get<Submit>(*decoded).reasoning_effort.has_value());
   }
 }
@@ -101,6 +111,15 @@ TEST(WireCodec, routing_comes_back_to_the_last_bit_and_what_is_not_finite_stays_
     ASSERT_TRUE(decoded.ok()) << decoded.error().message;
     EXPECT_TRUE(std::isnan(std::get<Delta>(*decoded).routing[0].logits[1].logit));
     EXPECT_TRUE(std::isnan(std::get<Delta>(*decoded).routing[0].experts[0].weight));
+  }
+}
+
+TEST(WireCodec, logprobs_come_back_to_the_last_bit) {
+  Delta delta{"r", 1, 0, {}, {5}, {}, {{5, -1.17549435e-38F, {{5, -0.1F}, {6, -0.30000001F}, {7, -1e30F}}}}};
+  for (const auto encoding : encodings) {
+    const auto decoded = decode_server(encode(ServerMessage(delta), encoding), encoding, limits);
+    ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+    EXPECT_EQ(std::get<Delta>(*decoded).logprobs, delta.logprobs);
   }
 }
 
@@ -144,6 +163,24 @@ TEST(WireCodec, a_tenant_is_a_short_plain_name_or_nobody) {
       EXPECT_EQ(read(encoding).error().code, ErrorCode::invalid_argument) << name;
       EXPECT_EQ(read(encoding).error().field, "tenant") << name;
     }
+  }
+}
+
+TEST(WireCodec, a_grammar_is_one_of_its_kinds_or_none) {
+  Submit submit = tests::token_submit();
+  const auto read = [&](Encoding encoding) { return decode_client(encode(ClientMessage(submit), encoding), encoding, limits); };
+  for (const auto encoding : encodings) {
+    for (const Grammar& grammar :
+         {Grammar{GrammarKind::json_schema, R"({"type":"object","properties":{"z":{},"a":{}}})"}, Grammar{GrammarKind::json_schema, "true"},
+          Grammar{GrammarKind::json_object, ""}, Grammar{GrammarKind::regex, "[a-z]+é\\d"}}) {
+      submit.grammar = grammar;
+      ASSERT_TRUE(read(encoding).ok()) << read(encoding).error().message;
+      EXPECT_EQ(std::get<Submit>(*read(encoding)).grammar, grammar) << "the order of a schema's members is kept";
+    }
+    submit.grammar.reset();
+    EXPECT_FALSE(std::get<Submit>(*read(encoding)).grammar);
+    submit.grammar = {GrammarKind::regex, std::string(limits.text_bytes_max + 1, 'a')};
+    EXPECT_EQ(read(encoding).error().code, ErrorCode::too_large);
   }
 }
 
@@ -255,7 +292,7 @@ TEST(WireCodec, an_unknown_kind_is_unsupported_and_names_its_request) {
   EXPECT_EQ(decode_server(R"({"type":"delta","request_id":"r","sequence":1,"events":[{"type":"image"}]})", Encoding::json, limits).error().code,
             ErrorCode::unsupported);
   // In a server frame the sequence number fills the first word, and the discriminant follows.
-  std::string pong = encode(ServerMessage(Pong{1, "i"}), Encoding::capnp);
+  std::string pong = encode(ServerMessage(Pong{1, "i", ""}), Encoding::capnp);
   ASSERT_EQ(pong[24], 5);
   pong[24] = 77;
   EXPECT_EQ(decode_server(pong, Encoding::capnp, limits).error().code, ErrorCode::unsupported);

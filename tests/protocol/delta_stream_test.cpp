@@ -46,6 +46,21 @@ class DeltaStreamTest : public testing::Test {
   static std::vector<TokenId> tokens(std::string_view text) { return format().tokenizer->encode_with_special(text); }
 };
 
+TEST_F(DeltaStreamTest, counts_the_tokens_of_reasoning_and_of_calls) {
+  const auto count = [](std::string_view text) {
+    DeltaStream stream(format());
+    std::vector<DeltaEvent> events;
+    for (const TokenId token : tokens(text)) stream.push(token, events);
+    return stream.reasoning_tokens();
+  };
+  const auto plain = [](std::string_view text) { return static_cast<std::uint32_t>(format().tokenizer->encode(text).size()); };
+  // <|message|> opens it, <|end|> does not leave it open.
+  EXPECT_EQ(count("<|channel|>analysis<|message|>so it is<|end|>"), 1 + plain("so it is"));
+  EXPECT_EQ(count("<|channel|>final<|message|>yes<|return|>"), 0U);
+  EXPECT_EQ(count("<|channel|>commentary<|message|>I look<|end|>"), 0U);
+  EXPECT_EQ(count("<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"), 1 + plain("{}"));
+}
+
 TEST_F(DeltaStreamTest, completions_of_the_tiny_model_keep_every_word_and_channel) {
   std::ifstream input(ALTHING_SOURCE_DIR "/examples/models/tiny/conversations.jsonl");
   int lines = 0;

@@ -45,6 +45,7 @@ inline protocol::wire::Submit chat_submit() {
   call.channel = "commentary";
   call.recipient = "functions.get_current_weather";
   call.content_type = "<|constrain|>json";
+  call.tokens = {200'005, 7, 4'294'967'295U, 200'012};
   harmony::Message answer = text_message(harmony::Role::tool, R"({"temperature":20})");
   answer.name = "functions.get_current_weather";
   answer.recipient = "assistant";
@@ -55,12 +56,17 @@ inline protocol::wire::Submit chat_submit() {
   extra.description = "Returns the user's place.";
   submit.tools = {extra};
   submit.reasoning_effort = harmony::ReasoningEffort::low;
-  submit.sampling = {0.7F, 0.9F, 0.05F, 40U, 18446744073709551615ULL, 128U, true};
+  submit.sampling = {0.7F, 0.9F, 0.05F, 40U, 18446744073709551615ULL, 128U, true, 1, 1.1F, 0.5F, -0.25F};
+  submit.sampling.logit_bias = {{7, -100.0F}, {3, 0.1F}};
+  submit.sampling.stop = {"\n\n", "Brüssel"};
+  submit.sampling.stop_tokens = {5, 200'012};
+  submit.sampling.logprobs = 3;
   submit.timeout_ms = 30'000;
   submit.credit = 16;
   submit.return_tokens = true;
   submit.trace_top_m = 4;
   submit.tenant = "team-7.Blue_";
+  submit.priority = -3;
   return submit;
 }
 
@@ -120,6 +126,7 @@ inline std::vector<protocol::wire::ServerMessage> server_samples() {
              Text{0, "{\"city\":\"Brüssel\"}"}, MessageEnded{0}},
             {12606, 815}},
       Delta{"r-1", 2, 0, {}, {12606}, {routing_sample(), routing_sample()}},
+      Delta{"r-1", 3, 0, {}, {12606}, {}, {{12606, -0.1F, {{12606, -0.1F}, {815, -2.5F}}}, {815, -3.4e38F, {}}}},
       Done{"r-1", 2, FinishReason::length, {68, 25, 1}, {}},
       Done{"r-2",
            9,
@@ -127,12 +134,18 @@ inline std::vector<protocol::wire::ServerMessage> server_samples() {
            {68, 30, 1},
            {{FinishReason::stop, 20, 0, {}},
             {FinishReason::error, 10, 1, Error{ErrorCode::nonfinite, "NaN", "logits"}},
-            {FinishReason::length, 0, 0, {}}}},
+            {FinishReason::length, 0, 0, {}},
+            {FinishReason::stop, 7, 0, {}, 15}}},
+      Done{"r-1", 2, FinishReason::stop, {68, 25, 0}, {}, false, 0},
       Done{"r-1", 2, FinishReason::stop, {68, 25, 0}, {}, true},
+      Done{"r-1", 2, FinishReason::stop, {68, 25, 0, 48, PrefixMiss::boundary}, {}},
+      Done{"r-1", 2, FinishReason::stop, {68, 25, 0}, {}, false, std::nullopt, 17},
       ErrorReply{"r-1", 3, {ErrorCode::slow_reader, "the client did not read", "credit"}},
       ErrorReply{"", 0, {ErrorCode::unavailable, "say hello first", ""}},
-      Pong{7, "b2f1c9"}};
+      Pong{7, "b2f1c9", ""},
+      Pong{8, "b2f1c9", "recovering"}};
   for (int i = 0; i < error_code_count; ++i) samples.push_back(ErrorReply{"r", 1, {static_cast<ErrorCode>(i), "m", "f"}});
+  samples.push_back(ErrorReply{"r", 0, {ErrorCode::busy, "full", "", 1500}});
   for (const auto reason : {FinishReason::stop, FinishReason::cancelled, FinishReason::error}) samples.push_back(Done{"r", 1, reason, {}, {}});
   return samples;
 }

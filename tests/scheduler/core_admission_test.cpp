@@ -71,7 +71,7 @@ TEST_F(CoreAdmission, a_completion_is_clipped_to_the_servers_limit) {
   on(ready(1));
   on(request(1, 3, 1000));
   run_to_end();
-  EXPECT_EQ(stream(1).finished->usage, (Usage{3, 7, 0}));
+  EXPECT_EQ(stream(1).finished->usage, (Usage{3, 7, 0, 0, PrefixMiss::disabled}));
 }
 
 TEST_F(CoreAdmission, what_can_never_fit_the_pool_is_too_large_and_what_just_fits_finishes) {
@@ -120,6 +120,17 @@ TEST_F(CoreAdmission, bad_sampling_values_are_refused_by_name) {
   for (const float bad : {nan, -0.1F, 1.1F}) EXPECT_EQ(field([&](auto& s) { s.min_p = bad; }), "min_p") << bad;
   EXPECT_EQ(field([](auto& s) { s.completion_tokens_max = 0; }), "completion_tokens_max");
   EXPECT_EQ(field([](auto& s) { s.stop_tokens = {1, 2, 3}; }), "stop_tokens");
+  EXPECT_EQ(field([](auto& s) { s.stop_tokens = {1000}; }), "stop_tokens");
+  for (const float bad : {nan, 0.0F, -1.0F, 10.1F}) EXPECT_EQ(field([&](auto& s) { s.repetition_penalty = bad; }), "repetition_penalty") << bad;
+  for (const float bad : {nan, -2.1F, 2.1F}) {
+    EXPECT_EQ(field([&](auto& s) { s.presence_penalty = bad; }), "presence_penalty") << bad;
+    EXPECT_EQ(field([&](auto& s) { s.frequency_penalty = bad; }), "frequency_penalty") << bad;
+  }
+  for (const float bad : {nan, -100.1F, 100.1F}) EXPECT_EQ(field([&](auto& s) { s.logit_bias = {{1, 0.0F}, {5, bad}}; }), "logit_bias") << bad;
+  EXPECT_EQ(field([](auto& s) { s.logit_bias = {{1000, 1.0F}}; }), "logit_bias");
+  EXPECT_EQ(field([](auto& s) { s.logit_bias = {{5, 1.0F}, {5, 1.0F}}; }), "logit_bias");
+  EXPECT_EQ(field([](auto& s) { s.logit_bias.assign(1025, {}); }), "logit_bias");
+  EXPECT_EQ(field([](auto& s) { s.top_logprobs = 21; }), "logprobs");
 }
 
 TEST_F(CoreAdmission, sampling_values_at_their_bounds_are_taken) {
@@ -128,7 +139,17 @@ TEST_F(CoreAdmission, sampling_values_at_their_bounds_are_taken) {
   s.sampling.temperature = 2.0F;
   s.sampling.min_p = 1.0F;
   s.sampling.top_p = std::numeric_limits<float>::min();
-  s.sampling.stop_tokens = {1, 2};
+  s.sampling.stop_tokens = {1, 999};
+  s.sampling.repetition_penalty = std::numeric_limits<float>::min();
+  s.sampling.presence_penalty = -2.0F;
+  s.sampling.frequency_penalty = 2.0F;
+  s.sampling.logit_bias = {{0, -100.0F}, {999, 100.0F}};
+  s.sampling.top_logprobs = 20;
+  EXPECT_EQ(all<Accepted>(on(s)).size(), 1u);
+  s.request = RequestId{2};
+  s.sampling.repetition_penalty = 10.0F;
+  s.sampling.presence_penalty = 2.0F;
+  s.sampling.frequency_penalty = -2.0F;
   EXPECT_EQ(all<Accepted>(on(s)).size(), 1u);
 }
 

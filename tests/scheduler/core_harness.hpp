@@ -2,6 +2,7 @@
 // held against what its request must see. Scripts and the random simulation differ only in the events they choose.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -23,10 +24,11 @@ class CoreHarness {
     LoneRun expected;
     std::vector<TokenId> tokens;
     std::optional<Finished> finished;
+    std::optional<std::size_t> stopped_at;  // its text ended it, with so many tokens
+    std::uint32_t draws_ready = 0;          // of a constrained one: so many tokens may be drawn
   };
 
-  explicit CoreHarness(const scheduler::CoreConfig& config)
-      : config_(config), rank_(config.limits, config.kv, config.vocabulary, config.dp_groups, [this](RequestId request) { return truth(request); }) {
+  explicit CoreHarness(const scheduler::CoreConfig& config) : config_(config), rank_(new_rank()) {
     auto core = scheduler::Core::create(config);
     if (core.ok())
       core_ = std::move(*core);
@@ -41,6 +43,10 @@ class CoreHarness {
       rank_.done(done->result.step);
     }
     reshaped_ = false;
+    if (const auto* stopped = std::get_if<Stopped>(&event)) note_stop(*stopped);
+    if (const auto* draws = std::get_if<DrawsReady>(&event))
+      if (const auto found = streams_.find(draws->request); found != streams_.end())
+        found->second.draws_ready = std::max(found->second.draws_ready, draws->until);
     const auto effects = core_->on(event);
     effects_.assign(effects.begin(), effects.end());
     if (const auto* submitted = std::get_if<Submitted>(&event)) judge_answer(*submitted);
@@ -122,6 +128,14 @@ class CoreHarness {
     return result.step == awaited_.front().step && result.epoch == awaited_.front().epoch && core_->stats().ready;
   }
 
+  RankModel new_rank() const {
+    const auto salt_of = [this](RequestId request) {
+      const auto found = streams_.find(request);
+      return found == streams_.end() ? PageKey{} : found->second.submitted.salt;
+    };
+    return {config_.limits, config_.kv, config_.vocabulary, config_.dp_groups, [this](RequestId request) { return truth(request); }, salt_of};
+  }
+
   std::vector<TokenId> truth(RequestId request) const {
     const auto found = streams_.find(request);
     if (found == streams_.end()) return {};
@@ -137,7 +151,7 @@ class CoreHarness {
     config_.kv = shape.layout;
     config_.mirror_slots = shape.mirror_slots;
     config_.mirror_identity = shape.mirror_identity;
-    rank_ = RankModel(config_.limits, config_.kv, config_.vocabulary, config_.dp_groups, [this](RequestId request) { return truth(request); });
+    rank_ = new_rank();
     reshaped_ = true;
   }
 
@@ -170,7 +184,7 @@ class CoreHarness {
       alone.choices = 1;
       const auto found = streams_.find(alone.request);
       if (found != streams_.end() && !found->second.finished) return fail("a live request was accepted again");
-      streams_[alone.request] = Stream{alone, lone_run(alone, config_.limits, config_.vocabulary), alone.drawn, {}};
+      streams_[alone.request] = Stream{alone, lone_run(alone, config_.limits, config_.vocabulary), alone.drawn, {}, {}, alone.draws_ready};
       ++live_;
     }
   }
@@ -180,11 +194,20 @@ class CoreHarness {
     if (const auto* cancelled = std::get_if<Cancelled>(&event)) {
       const auto found = streams_.find(cancelled->request);
       if (found != streams_.end() && !found->second.finished) fail("a cancelled request lives on");
+    } else if (const auto* stopped = std::get_if<Stopped>(&event)) {
+      const auto found = streams_.find(stopped->request);
+      if (found != streams_.end() && !found->second.finished) fail("a stopped request lives on");
     } else if (const auto* ticked = std::get_if<Ticked>(&event)) {
       for (const auto& [request, stream] : streams_)
         if (!stream.finished && stream.submitted.deadline_ms != 0 && stream.submitted.deadline_ms <= ticked->now_ms)
           fail("request " + std::to_string(request.value) + " outlives its deadline");
     }
+  }
+
+  void note_stop(const Stopped& stopped) {
+    const auto found = streams_.find(stopped.request);
+    if (found == streams_.end() || found->second.finished) return;
+    found->second.stopped_at = std::min<std::size_t>(stopped.completion_tokens, found->second.tokens.size());
   }
 
   void judge_tokens(const TokensDrawn& drawn) {
@@ -196,6 +219,8 @@ class CoreHarness {
     for (const TokenId token : drawn.tokens) {
       const std::size_t index = stream.tokens.size();
       if (index >= stream.expected.tokens.size()) return fail(who + "more tokens than a lone run has");
+      if (stream.submitted.constrained && index >= stream.draws_ready)
+        return fail(who + "token " + std::to_string(index) + " came before its draw was ready");
       if (stream.expected.tokens[index] != token) return fail(who + "token " + std::to_string(index) + " differs from a lone run");
       stream.tokens.push_back(token);
     }
@@ -210,6 +235,11 @@ class CoreHarness {
     stream.finished = finished;
     --live_;
     if (finished.usage.prompt_tokens != stream.submitted.prompt.size()) return fail(who + "usage counts another prompt");
+    if (stream.stopped_at) {
+      if (finished.reason != FinishReason::stop) return fail(who + "stopped by its text and ended otherwise");
+      if (finished.usage.completion_tokens != *stream.stopped_at) fail(who + "usage counts other tokens than up to the one that stopped it");
+      return;
+    }
     if (finished.usage.completion_tokens != stream.tokens.size()) return fail(who + "usage counts other tokens than were reported");
     const bool whole = stream.tokens.size() == stream.expected.tokens.size();
     const ErrorCode code = finished.error.code;

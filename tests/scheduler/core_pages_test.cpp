@@ -151,5 +151,60 @@ TEST_F(CorePages, a_client_that_leaves_at_any_step_leaks_no_page) {
   }
 }
 
+// gpt-oss-20b in bf16: 12 layers of full attention and 12 with a window of 128, 8 KV heads of 64, pages of 16 tokens in both groups.
+TEST_F(CorePages, window_layers_of_long_sequences_hold_their_windows_and_no_more) {
+  constexpr std::uint64_t token_bytes = std::uint64_t{12} * 2 * 8 * 64 * 2;  // of one group
+  constexpr std::uint32_t sequences = 32, length = 8192;
+  auto config = easy_config();
+  config.vocabulary = 201'088;
+  config.limits.rows_max = sequences;
+  config.limits.sequences_max = sequences;
+  config.limits.step_tokens_max = sequences * 256;
+  config.limits.prefill_chunk_max = 256;
+  config.limits.context_tokens_max = length + 1;
+  config.kv.groups = {KvGroup{0, 16, {1}}, KvGroup{128, 16, {0}}};
+  config.kv.page_bytes = 16 * token_bytes;
+  config.kv.page_count = sequences * (length / 16 + 40);
+  auto core = std::move(*scheduler::Core::create(config));
+  core->on(ready(1));
+  std::vector<StepPlan> plans;
+  const auto take = [&](std::span<const Effect> effects) {
+    for (const Effect& effect : effects)
+      if (const auto* run = std::get_if<RunStep>(&effect)) plans.push_back(run->plan);
+  };
+  for (std::uint64_t id = 1; id <= sequences; ++id) take(core->on(request(id, length, 1)));
+  std::uint32_t used = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    used = std::max(used, core->stats().pages_used);
+    StepResult result{plans[i].step, plans[i].epoch, {}};
+    for (const RowWork& work : plans[i].work)
+      if (work.sample) result.drawn.push_back({work.row, RequestId{work.row.value + 1}, 1, false});
+    take(core->on(StepDone{result}));
+  }
+  ASSERT_GT(used, sequences * (length / 16 - 1));
+  // While chunks are computed a window reaches over the chunk, too, and two steps are in flight.
+  const std::uint64_t full = std::uint64_t{sequences} * length * token_bytes;
+  EXPECT_LE(full, std::uint64_t{6} << 30);
+  EXPECT_LE(used * config.kv.page_bytes, full + std::uint64_t{sequences} * (128 + 2 * 16 + 2 * 256) * token_bytes);
+
+  // Decoding at that length: window and two pages.
+  used = 0;
+  config.limits.context_tokens_max = length + 100;
+  core = std::move(*scheduler::Core::create(config));
+  plans.clear();
+  take(core->on(ready(1)));
+  for (std::uint64_t id = 1; id <= sequences; ++id) take(core->on(request(id, length - 60, 61)));
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const bool decodes = std::all_of(plans[i].work.begin(), plans[i].work.end(), [](const RowWork& work) { return work.count == 1; });
+    StepResult result{plans[i].step, plans[i].epoch, {}};
+    for (const RowWork& work : plans[i].work)
+      if (work.sample) result.drawn.push_back({work.row, RequestId{work.row.value + 1}, 1, false});
+    take(core->on(StepDone{result}));
+    if (decodes) used = std::max(used, core->stats().pages_used);
+  }
+  ASSERT_GT(used, 0U);
+  EXPECT_LE(used * config.kv.page_bytes, (std::uint64_t{6} << 30) + std::uint64_t{sequences} * (128 + 2 * 16) * token_bytes);
+}
+
 }  // namespace
 }  // namespace althing::tests

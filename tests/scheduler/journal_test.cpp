@@ -31,11 +31,19 @@ void expect_round_trip(const Event& event) {
 Submitted full_request() {
   Submitted s = request(std::numeric_limits<std::uint64_t>::max(), 5, 7);
   s.sampling = {0.7F, 0.1F, 40, 1e-45F, std::numeric_limits<std::uint64_t>::max(), 3, 4'000'000'000u, {1, 2}, true};
+  s.sampling.repetition_penalty = 1.1F;
+  s.sampling.presence_penalty = -0.0F;
+  s.sampling.frequency_penalty = 1e-45F;
+  s.sampling.logit_bias = {{0, -100.0F}, {4'000'000'000u, 0.1F}};
+  s.sampling.logprobs = true;
+  s.sampling.top_logprobs = 20;
   s.deadline_ms = 12345;
   s.boundaries = {2, 5};
   s.drawn = {7, 0, 999};
   s.choices = 5;
   s.trace_top_m = 6;
+  s.constrained = true;
+  s.draws_ready = 3;
   return s;
 }
 
@@ -54,6 +62,8 @@ TEST(Journal, every_kind_of_event_comes_back) {
   expect_round_trip(RanksLost{EpochId{10}});
   expect_round_trip(Ticked{std::numeric_limits<std::uint64_t>::max()});
   expect_round_trip(DrainStarted{});
+  expect_round_trip(Stopped{RequestId{3}, 17});
+  expect_round_trip(DrawsReady{RequestId{3}, 4'000'000'000u});
 }
 
 TEST(Journal, floats_keep_their_bits_even_when_they_are_no_numbers) {
@@ -83,6 +93,7 @@ TEST(Journal, the_fields_of_a_submission_are_the_same_again) {
 
 TEST(Journal, the_config_comes_back) {
   auto config = easy_config();
+  config.limits.logit_bias_max = 7;
   config.limits.traces_max = 3;
   config.limits.trace_top_m_max = 5;
   const auto back = from_config_line(to_config_line(config));
@@ -91,6 +102,7 @@ TEST(Journal, the_config_comes_back) {
   EXPECT_EQ(back->vocabulary, config.vocabulary);
   EXPECT_EQ(back->limits.rows_max, config.limits.rows_max);
   EXPECT_EQ(back->limits.stop_tokens_max, config.limits.stop_tokens_max);
+  EXPECT_EQ(back->limits.logit_bias_max, 7u);
   EXPECT_EQ(back->limits.traces_max, 3u);
   EXPECT_EQ(back->limits.trace_top_m_max, 5u);
   EXPECT_EQ(to_config_line(*back), to_config_line(config));
@@ -147,6 +159,7 @@ TEST(Journal, damaged_lines_are_refused_with_the_place) {
   EXPECT_THAT(message("ticked  now_ms=1"), HasSubstr("expected"));
   EXPECT_THAT(message("ranks_lost step=1"), HasSubstr("epoch"));
   EXPECT_THAT(message("drain_started now ."), HasSubstr("more follows"));
+  EXPECT_THAT(message("stopped request=1 completion_tokens=x ."), HasSubstr("completion_tokens"));
   EXPECT_THAT(message("step_done step=1 epoch=1 drawn=0:1:2"), HasSubstr("drawn"));
   EXPECT_THAT(message("step_done step=1 epoch=1 drawn=0:1:2:0,"), HasSubstr("drawn"));
   EXPECT_THAT(message("step_done step=1 epoch=1 drawn=0:1:2:7"), HasSubstr("drawn"));
@@ -156,8 +169,8 @@ TEST(Journal, damaged_lines_are_refused_with_the_place) {
   EXPECT_THAT(message(no_shape + "seed=1 mirrored="), HasSubstr("seed"));
   EXPECT_THAT(message(no_shape + "seed=1:2 mirrored=0:1:2"), HasSubstr("mirrored"));
   EXPECT_THAT(message(no_shape + "seed=1:2 mirrored=0:4294967296:2:3"), HasSubstr("mirrored"));
-  EXPECT_THAT(message("cancelled request=1 code=nonsense field= message="), HasSubstr("nonsense"));
-  EXPECT_THAT(message("cancelled request=1 code=io field=%4 message="), HasSubstr("field"));
+  EXPECT_THAT(message("cancelled request=1 code=nonsense retry_after_ms=0 field= message="), HasSubstr("nonsense"));
+  EXPECT_THAT(message("cancelled request=1 code=io retry_after_ms=0 field=%4 message="), HasSubstr("field"));
   EXPECT_FALSE(from_config_line("config rows_max=1").ok());
   EXPECT_FALSE(from_config_line(to_line(Ticked{1})).ok());
 }

@@ -27,14 +27,17 @@ class RankModel {
  public:
   // All tokens that a request has or will have: what a row that begins behind position 0 must find in its pages.
   using Truth = std::function<std::vector<TokenId>(RequestId)>;
+  // Whose pages a request may be given.
+  using SaltOf = std::function<PageKey(RequestId)>;
 
-  RankModel(const Limits& limits, const KvLayout& kv, std::uint32_t vocabulary, std::uint32_t dp_groups = 1, Truth truth = {})
+  RankModel(const Limits& limits, const KvLayout& kv, std::uint32_t vocabulary, std::uint32_t dp_groups = 1, Truth truth = {}, SaltOf salt_of = {})
       : limits_(limits),
         kv_(kv),
         vocabulary_(vocabulary),
         rows_(limits.rows_max),
         pages_(dp_groups, std::vector<KvPage>(kv.page_count)),
         truth_(std::move(truth)),
+        salt_of_(std::move(salt_of)),
         mirror_(kv) {}
 
   // Runs one plan. Empty: `result` is the rank's answer. Else the first rule of plan.hpp that the plan breaks.
@@ -48,6 +51,7 @@ class RankModel {
     flights_.push_back({plan.step, {}, {}, {}});
     for (const LeftPage& left : plan.scrub) flights_.back().scrubbed.emplace_back(left.dp_group, left.page);
     std::uint64_t tokens = 0;
+    draws_ = 0;
     for (std::size_t i = 0; i < plan.work.size(); ++i) {
       const RowWork& work = plan.work[i];
       if (i > 0 && !(plan.work[i - 1].row < work.row)) return "work does not ascend by row";
@@ -57,9 +61,8 @@ class RankModel {
     for (const MirrorPage& page : plan.mirror) {
       if (page.dp_group.value >= pages_.size() || page.page.value >= kv_.page_count) return "a page is mirrored that does not exist";
       const KvPage& full = pages_[page.dp_group.value][page.page.value];
-      const auto owner = owners_.find({page.dp_group, page.page});
-      const Row* row = owner == owners_.end() || !rows_[owner->second.row.value] ? nullptr : &*rows_[owner->second.row.value];
-      if (row == nullptr || row->setup != owner->second.setup) return "page " + std::to_string(page.page.value) + " is mirrored and nobody has it";
+      const auto has = [&](const Owner& owner) { return row_of(owner) != nullptr; };
+      if (!any_owner({page.dp_group, page.page}, has)) return "page " + std::to_string(page.page.value) + " is mirrored and nobody has it";
       if (auto broken = mirror_.order(page, full); !broken.empty()) return broken;
     }
     if (plan.work.empty() && plan.scrub.empty() && plan.restore.empty()) return "a step without work";
@@ -85,6 +88,7 @@ class RankModel {
     step_ = StepId{};
   }
   MirrorModel& mirror() { return mirror_; }
+  std::uint64_t kept_pages() const { return kept_pages_; }  // that rows were given with others' keys in them, so far
   // Makes the copy that has waited longest. Whether there was one.
   bool copy_one() {
     return mirror_.copy_one([this](const MirrorPage& page) {
@@ -102,10 +106,13 @@ class RankModel {
     RowSetup given;
     std::vector<std::vector<PageId>> tables;
     std::vector<std::uint64_t> kv;  // by position: the hash of all tokens up to it
-    bool fetched = false;           // its pages came from the mirror; how far, its first work tells
+    bool fetched = false;           // its pages came from the mirror, or were there; how far, its first work tells
     bool broken = false;            // or did not all come
+    std::uint32_t guessed = 0;      // so many of the last positions may not count
     std::uint32_t computed() const { return static_cast<std::uint32_t>(kv.size()); }
+    std::uint32_t certain() const { return computed() - guessed; }
     std::optional<TokenId> drawn;  // in the row's previous step
+    std::uint32_t next_draw = 0;   // of a row with penalties: the position of its next draw
   };
   struct Owner {
     RowIndex row;
@@ -160,7 +167,9 @@ class RankModel {
       if (setup.dp_group.value >= pages_.size()) return at(setup.row) + "set in DP group " + std::to_string(setup.dp_group.value);
       for (const auto& other : rows_)
         if (other && other->given.request == setup.request) return at(setup.row) + "its request has another row";
+      if (auto broken = check_tokens(setup); !broken.empty()) return at(setup.row) + broken;
       Row row;
+      row.next_draw = static_cast<std::uint32_t>(setup.tokens.size());
       row.setup = ++setups_;
       row.given = setup;
       row.tables.resize(kv_.groups.size());
@@ -169,7 +178,23 @@ class RankModel {
     return {};
   }
 
+  // What penalties are computed from.
+  std::string check_tokens(const RowSetup& setup) const {
+    if (!setup.sampling.penalizes()) return setup.tokens.empty() ? "" : "set with tokens that nobody needs";
+    if (setup.tokens.empty() || setup.prompt_count == 0 || setup.prompt_count > setup.tokens.size())
+      return "set with penalties and not with its tokens";
+    const std::vector<TokenId> truth = truth_ ? truth_(setup.request) : setup.tokens;
+    if (setup.tokens.size() > truth.size() || !std::equal(setup.tokens.begin(), setup.tokens.end(), truth.begin()))
+      return "set with the tokens of another";
+    return {};
+  }
+
   std::string grant_pages(const StepPlan& plan) {
+    std::map<DpGroup, std::size_t> granted;
+    for (const PageGrant& grant : plan.pages)
+      if (grant.row.value < rows_.size() && rows_[grant.row.value]) granted[rows_[grant.row.value]->given.dp_group] += grant.pages.size();
+    for (const auto& [group, count] : granted)
+      if (count > kv_.page_count) return "a step grants " + std::to_string(count) + " pages and a group has " + std::to_string(kv_.page_count);
     for (const PageGrant& grant : plan.pages) {
       if (grant.row.value >= rows_.size() || !rows_[grant.row.value]) return at(grant.row) + "pages for an empty row";
       if (grant.group >= kv_.groups.size()) return at(grant.row) + "pages for an unknown group";
@@ -183,14 +208,24 @@ class RankModel {
         const GroupPage place{row.given.dp_group, page};
         if (tainted_.contains(place)) return at(grant.row) + "page " + std::to_string(page.value) + " is granted with NaN in it";
         if (scrubbing_.contains(place)) return at(grant.row) + "page " + std::to_string(page.value) + " is granted while it is being scrubbed";
-        if (in_use(place)) return at(grant.row) + "page " + std::to_string(page.value) + " is granted while another still needs it";
-        for (const Flight& flight : flights_)
-          for (const GroupPage& touched : flight.touched)
-            if (touched == place) return at(grant.row) + "page " + std::to_string(page.value) + " is granted while a step in flight touches it";
-        mirror_.withdraw(page, row.given.dp_group);
-        owners_[place] = Owner{grant.row, row.setup, grant.group, static_cast<std::uint32_t>(table.size())};
+        if (!grant.kept) {
+          if (in_use(place)) return at(grant.row) + "page " + std::to_string(page.value) + " is granted while another still needs it";
+          for (const Flight& flight : flights_)
+            for (const GroupPage& touched : flight.touched)
+              if (touched == place) return at(grant.row) + "page " + std::to_string(page.value) + " is granted while a step in flight touches it";
+          mirror_.withdraw(page, row.given.dp_group);
+          owners_[place].clear();
+          salts_[place] = salt_of(row);
+        } else if (salts_[place] != salt_of(row)) {
+          return at(grant.row) + "page " + std::to_string(page.value) + " was computed under another salt";
+        }
+        owners_[place].push_back(Owner{grant.row, row.setup, grant.group, static_cast<std::uint32_t>(table.size())});
         table.push_back(page);
       }
+      if (!grant.kept) continue;
+      if (row.computed() > 0) return at(grant.row) + "is given pages of others after it has begun";
+      row.fetched = true;
+      kept_pages_ += grant.pages.size();
     }
     return {};
   }
@@ -213,12 +248,14 @@ class RankModel {
     for (const SlotOfGroup& place : plan.forget) mirror_.forget(place);
     for (const MirrorPage& page : plan.restore) {
       const std::string what = "page " + std::to_string(page.page.value);
-      const auto owner = owners_.find({page.dp_group, page.page});
-      if (owner == owners_.end() || !in_use(owner->first) || owner->second.group != page.group) return what + " is restored for nobody";
-      Row& row = *rows_[owner->second.row.value];
+      const auto found = owners_.find({page.dp_group, page.page});
+      if (found == owners_.end() || !in_use(found->first) || found->second.size() != 1) return what + " is restored for nobody, or for several";
+      const Owner& owner = found->second[0];
+      if (owner.group != page.group) return what + " is restored for another group";
+      Row& row = *rows_[owner.row.value];
       if (row.computed() > 0) return what + " is restored for a row that has begun";
       for (const RowWork& work : plan.work)
-        if (work.row == owner->second.row) return what + " is restored for a row that works in the same step";
+        if (work.row == owner.row) return what + " is restored for a row that works in the same step";
       row.fetched = true;
       const auto copy = mirror_.fetch(page);
       pages_[page.dp_group.value][page.page.value] = copy.value_or(KvPage{});
@@ -232,12 +269,23 @@ class RankModel {
 
   // Whether a row that is still set may read the page again.
   bool in_use(const GroupPage& place) const {
-    const auto found = owners_.find(place);
-    if (found == owners_.end()) return false;
-    const Owner& owner = found->second;
+    return any_owner(place, [this](const Owner& owner) {
+      const Row* const row = row_of(owner);
+      return row != nullptr && owner.index >= first_read(owner.group, row->computed()) / kv_.groups[owner.group].tokens_per_page;
+    });
+  }
+
+  PageKey salt_of(const Row& row) const { return salt_of_ ? salt_of_(row.given.request) : PageKey{}; }
+
+  const Row* row_of(const Owner& owner) const {
     const auto& row = rows_[owner.row.value];
-    if (!row || row->setup != owner.setup) return false;
-    return owner.index >= first_read(owner.group, row->computed()) / kv_.groups[owner.group].tokens_per_page;
+    return row && row->setup == owner.setup ? &*row : nullptr;
+  }
+
+  template <class Test>
+  bool any_owner(const GroupPage& place, Test test) const {
+    const auto found = owners_.find(place);
+    return found != owners_.end() && std::any_of(found->second.begin(), found->second.end(), test);
   }
 
   std::string compute(const RowWork& work, StepResult& result) {
@@ -246,6 +294,12 @@ class RankModel {
     if (work.count == 0 || work.count > limits_.prefill_chunk_max) return "work of " + std::to_string(work.count) + " tokens";
     if (row.broken) return "works, and its pages did not come back";
     if (auto broken = begin_behind(row, work.start); !broken.empty()) return broken;
+    // Of what was guessed, the core knows how much held.
+    if (row.guessed > 0 && work.start < row.computed() && work.start + row.guessed >= row.computed()) {
+      row.kv.resize(work.start);
+      if (work.tokens.empty()) return "the token is to be the drawn one, and it was guessed which that is";
+    }
+    row.guessed = 0;
     if (work.start != row.computed()) return "starts at " + std::to_string(work.start) + " but " + std::to_string(row.computed()) + " are computed";
     if (work.tokens.empty()) {
       if (work.count != 1 || !row.drawn) return "the token is to be the drawn one, but there is none";
@@ -260,15 +314,29 @@ class RankModel {
     for (std::uint32_t group = 0; group < kv_.groups.size(); ++group)
       if (auto broken = touch(row, group, work); !broken.empty()) return "group " + std::to_string(group) + ", " + broken;
     row.drawn.reset();
+    if (work.draws == 0 || work.draws > work.count || (work.draws > 1 && !work.sample)) return "draws " + std::to_string(work.draws) + " times";
+    row.guessed = work.draws - 1;
+    if (work.sample && (draws_ += work.draws) > limits_.rows_max) return "a step draws more often than there are rows";
+    if (work.draws > 1 && row.given.sampling.penalizes()) return "guesses behind draws that penalties are computed from";
+    for (std::uint32_t back = work.draws; work.draws > 1 && --back > 0;) {
+      const PseudoDraw draw = pseudo_draw(row.kv[row.kv.size() - 1 - back], row.given.sampling, vocabulary_);
+      result.drawn.push_back({work.row, row.given.request, draw.token, draw.nonfinite});
+      if (draw.nonfinite) taint(row);
+    }
     if (work.sample) {
+      if (row.given.sampling.penalizes() && work.start + work.count != row.next_draw++) return "draws for another position than its tokens lead to";
       const PseudoDraw draw = pseudo_draw(row.kv.back(), row.given.sampling, vocabulary_);
       row.drawn = draw.token;
       result.drawn.push_back({work.row, row.given.request, draw.token, draw.nonfinite});
-      for (std::uint32_t group = 0; draw.nonfinite && group < kv_.groups.size(); ++group)
-        for (std::size_t i = first_read(group, row.computed()) / kv_.groups[group].tokens_per_page; i < row.tables[group].size(); ++i)
-          flights_.back().tainted.emplace_back(row.given.dp_group, row.tables[group][i]);
+      if (draw.nonfinite) taint(row);
     }
     return {};
+  }
+
+  void taint(const Row& row) {
+    for (std::uint32_t group = 0; group < kv_.groups.size(); ++group)
+      for (std::size_t i = first_read(group, row.certain()) / kv_.groups[group].tokens_per_page; i < row.tables[group].size(); ++i)
+        flights_.back().tainted.emplace_back(row.given.dp_group, row.tables[group][i]);
   }
 
   // A row whose pages were fetched goes on where these end.
@@ -290,6 +358,9 @@ class RankModel {
     std::vector<KvPage>& pages = pages_[row.given.dp_group.value];
     const std::uint32_t end = work.start + work.count;
     for (std::uint32_t position = work.start; position < end; ++position) {
+      const auto other = [&](const Owner& owner) { return row_of(owner) != nullptr && row_of(owner) != &row; };
+      if (any_owner({row.given.dp_group, table[position / per_page]}, other))
+        return "page " + std::to_string(table[position / per_page].value) + " is written while another has it";
       KvPage& page = pages[table[position / per_page].value];
       if (page.group != group) page = KvPage{group, std::vector<KvPage::Stamp>(per_page)};
       page.stamps[position % per_page] = {row.kv[position], position};
@@ -312,11 +383,15 @@ class RankModel {
   EpochId epoch_;
   StepId step_;
   std::uint64_t setups_ = 0;
+  std::uint32_t draws_ = 0;  // of the step in hand
   std::vector<std::optional<Row>> rows_;
   std::vector<std::vector<KvPage>> pages_;  // by DP group
   Truth truth_;
+  SaltOf salt_of_;
   MirrorModel mirror_;
-  std::map<GroupPage, Owner> owners_;
+  std::map<GroupPage, std::vector<Owner>> owners_;
+  std::map<GroupPage, PageKey> salts_;
+  std::uint64_t kept_pages_ = 0;
   std::set<GroupPage> tainted_, scrubbing_;
   std::deque<Flight> flights_;
 };

@@ -12,30 +12,18 @@
 
 #include "scheduler/journal.hpp"
 #include "tests/scheduler/core_harness.hpp"
+#include "tests/simulation/dice.hpp"
 #include "tests/support/usage.hpp"
 #include "tests/support/verdict.hpp"
 
 namespace althing::tests {
 namespace {
 
-class Dice {
- public:
-  explicit Dice(std::uint64_t seed) : state_(mix(0xA5A5u, seed)) {}
-  std::uint64_t bits() { return mix(state_ += 0x9E3779B97F4A7C15u, 1); }
-  // In [low, high].
-  std::uint32_t between(std::uint64_t low, std::uint64_t high) { return static_cast<std::uint32_t>(low + bits() % (high - low + 1)); }
-  // Never for 0.
-  bool one_in(std::uint32_t n) { return n > 0 && bits() % n == 0; }
-
- private:
-  std::uint64_t state_;
-};
-
 scheduler::CoreConfig random_config(Dice& dice) {
   scheduler::CoreConfig config;
   Limits& l = config.limits;
   l.rows_max = dice.between(1, 8);
-  l.step_tokens_max = l.rows_max + dice.between(0, dice.one_in(2) ? 4 : 40);
+  l.step_tokens_max = l.rows_max + dice.between(0, dice.one_in(3) ? 200 : dice.one_in(2) ? 4 : 40);
   l.prefill_chunk_max = dice.between(1, l.step_tokens_max);
   l.steps_in_flight_max = dice.between(1, 2);
   l.sequences_max = l.rows_max + dice.between(0, 12);
@@ -51,6 +39,9 @@ scheduler::CoreConfig random_config(Dice& dice) {
     group.layers = {g};
     config.kv.groups.push_back(group);
   }
+  // A block of all groups' pages is small in most layouts that are there.
+  if (!dice.one_in(4))
+    for (KvGroup& group : config.kv.groups) group.tokens_per_page = config.kv.groups[0].tokens_per_page << dice.between(0, 1);
   config.kv.page_bytes = 64;
   // From "one long request is too much" over "one fits exactly" to "a few fit"; room for all would never preempt.
   std::uint32_t one_request = 0;
@@ -60,8 +51,13 @@ scheduler::CoreConfig random_config(Dice& dice) {
   }
   const std::uint32_t extra = one_request * dice.between(1, 3) / config.dp_groups;
   config.kv.page_count = std::max(groups, one_request / 2 + dice.between(0, extra));
+  if (dice.one_in(3)) l.tenant_sequences_max = dice.between(1, l.sequences_max);
+  if (dice.one_in(2)) l.speculation_tokens_max = dice.between(1, 6);
+  l.priority_ms = dice.between(0, 100);
+  l.deadline_near_ms = dice.between(0, 100);
   if (!dice.one_in(3)) config.mirror_slots = dice.one_in(2) ? dice.between(1, one_request) : 10 * one_request;
   config.mirror_identity = dice.bits();
+  config.share_prefixes = !dice.one_in(3);
   return config;
 }
 
@@ -69,7 +65,10 @@ scheduler::CoreConfig random_config(Dice& dice) {
 struct Faults {
   std::uint32_t cancel = 0, lose = 0, replace = 0, spoil = 0, zombie = 0, deadline = 0, invalid = 0, drain = 0;
   std::uint32_t submit = 0, delay = 0, takeover = 0, die = 0, reshape = 0;
-  std::uint32_t copy = 0, drop = 0, damage = 0;  // of the mirror
+  std::uint32_t copy = 0, drop = 0, damage = 0;   // of the mirror
+  std::uint32_t fork = 0, tenant = 0, trace = 0;  // no faults: who asks for what
+  std::uint32_t tenants = 0;                      // one more than this
+  std::uint32_t constrain = 0;                    // somebody decides about each draw
 };
 
 Faults random_faults(Dice& dice) {
@@ -91,6 +90,11 @@ Faults random_faults(Dice& dice) {
   f.drop = maybe(5, 50);
   f.damage = maybe(5, 100);
   f.reshape = maybe(1, 4);
+  f.fork = maybe(1, 3);
+  f.tenant = maybe(2, 8);
+  f.trace = maybe(4, 40);
+  f.tenants = maybe(1, 5);
+  f.constrain = maybe(1, 4);
   return f;
 }
 
@@ -124,7 +128,20 @@ class Life {
   std::uint64_t requests() const { return requests_before_ + harness_.streams().size(); }
   std::uint64_t tokens_restored() const { return ended_.tokens_restored + harness_.stats().tokens_restored; }
   std::uint64_t pages_unrestored() const { return ended_.pages_unrestored + harness_.stats().pages_unrestored; }
+  scheduler::CoreStats prefixes() const {
+    scheduler::CoreStats sum = ended_;
+    add_prefixes(sum, harness_.stats());
+    return sum;
+  }
   const CoreHarness& harness() const { return harness_; }
+  static void add_prefixes(scheduler::CoreStats& sum, const scheduler::CoreStats& more) {
+    sum.preemptions_for_share += more.preemptions_for_share;
+    sum.guessed_tokens += more.guessed_tokens;
+    sum.guessed_right += more.guessed_right;
+    sum.prefix_hit_tokens += more.prefix_hit_tokens;
+    sum.prefix_pages_evicted += more.prefix_pages_evicted;
+    for (std::size_t i = 0; i < prefix_miss_count; ++i) sum.prefix_misses[i] += more.prefix_misses[i];
+  }
 
  private:
   static constexpr std::uint32_t events_to_end_max = 200'000;
@@ -160,6 +177,7 @@ class Life {
     if (dice_.one_in(faults_.drain)) return void(on(DrainStarted{}));
     if (dice_.one_in(faults_.submit)) return submit();
     if (dice_.one_in(6)) return void(on(Ticked{now_ += dice_.between(0, 20)}));
+    if (faults_.constrain > 0 && dice_.one_in(2) && allow_draws(dice_.between(1, 3))) return;
     if (!harness_.stats().ready) return dice_.one_in(3) ? replace() : submit();
     if (harness_.awaited() == 0) return submit();
     if (dice_.one_in(faults_.delay)) return void(on(Ticked{now_}));
@@ -169,9 +187,22 @@ class Life {
 
   void step_to_end() {
     if (!harness_.stats().ready) return replace();
+    if (dice_.one_in(2) && allow_draws(100)) return;
     if (harness_.awaited() == 0) return void(on(Ticked{++now_}));
     mirror();
     deliver();
+  }
+
+  // Somebody has decided about some draws of one of those that wait for it; false when nobody does.
+  bool allow_draws(std::uint32_t more) {
+    std::vector<std::pair<RequestId, std::uint32_t>> waiting;
+    for (const auto& [request, stream] : harness_.streams())
+      if (!stream.finished && stream.submitted.constrained && stream.draws_ready <= stream.tokens.size())
+        waiting.emplace_back(request, static_cast<std::uint32_t>(stream.tokens.size()));
+    if (waiting.empty()) return false;
+    const auto [request, tokens] = waiting[dice_.bits() % waiting.size()];
+    on(DrawsReady{request, tokens + more});
+    return true;
   }
 
   // Copies are made in their own time; some never are, some are spoilt.
@@ -190,10 +221,12 @@ class Life {
       if (stream.finished) continue;
       live.push_back(stream.submitted);
       live.back().drawn = stream.tokens;
+      live.back().draws_ready = 0;  // the next core's frontends have to say so again
     }
     const EpochId epoch = harness_.epoch();
     ended_.tokens_restored += harness_.stats().tokens_restored;
     ended_.pages_unrestored += harness_.stats().pages_unrestored;
+    add_prefixes(ended_, harness_.stats());
     requests_before_ += harness_.streams().size() - live.size();
     harness_.replace_core();
     twin_ = std::move(*scheduler::Core::create(harness_.config()));
@@ -210,15 +243,36 @@ class Life {
     if (s.request.value == next_request_) next_request_ += s.choices;
     const std::uint32_t context = config_.limits.context_tokens_max;
     const std::uint32_t length = dice_.between(dice_.one_in(20) ? 0 : 1, dice_.one_in(3) ? context : std::min(12u, context));
-    for (std::uint32_t i = 0; i < length; ++i) s.prompt.push_back(dice_.between(0, config_.vocabulary - 1));
+    if (dice_.one_in(faults_.fork)) go_on(s);
+    for (std::uint32_t i = 0; i < length && s.prompt.size() < context; ++i) s.prompt.push_back(dice_.between(0, config_.vocabulary - 1));
+    for (std::uint32_t i = dice_.between(0, 3); i > 0; --i) s.boundaries.push_back(dice_.between(0, s.prompt.size()));
+    std::sort(s.boundaries.begin(), s.boundaries.end());
+    if (dice_.one_in(faults_.tenant)) s.salt = {dice_.between(0, 2), 7};
+    if (dice_.one_in(faults_.trace)) s.trace_top_m = 1;
+    s.constrained = dice_.one_in(faults_.constrain);
+    if (s.constrained) s.draws_ready = dice_.between(0, 3);
+    s.tenant = TenantId{dice_.between(0, faults_.tenants)};
+    if (dice_.one_in(3)) s.priority = static_cast<std::int32_t>(dice_.between(0, 8)) - 4;
     s.sampling.seed = dice_.between(0, 40);
     s.sampling.completion_tokens_max = dice_.between(1, dice_.one_in(3) ? 100 : 12);
     s.sampling.ignore_stop = dice_.one_in(4);
+    if (dice_.one_in(3)) s.sampling.frequency_penalty = 0.5F;  // ranks must be told its tokens
     for (std::uint32_t i = dice_.between(0, 2); i > 0; --i) s.sampling.stop_tokens.push_back(dice_.between(0, config_.vocabulary - 1));
     if (dice_.one_in(faults_.deadline)) s.deadline_ms = now_ + dice_.between(0, 200);
-    if (dice_.one_in(faults_.takeover) && s.choices == 1 && !s.prompt.empty() && length < context) take_over(s);
+    if (dice_.one_in(faults_.takeover) && s.choices == 1 && !s.prompt.empty() && s.prompt.size() < context) take_over(s);
     if (dice_.one_in(faults_.invalid)) make_invalid(s);
     on(s);
+  }
+
+  // Somebody goes on with what another has said and heard, from its end or from somewhere before.
+  void go_on(Submitted& s) {
+    const auto& streams = harness_.streams();
+    if (streams.empty()) return;
+    const auto newest = std::prev(streams.end(), static_cast<std::ptrdiff_t>(dice_.between(1, std::min<std::size_t>(streams.size(), 6))));
+    s.prompt = newest->second.submitted.prompt;
+    s.prompt.insert(s.prompt.end(), newest->second.tokens.begin(), newest->second.tokens.end());
+    if (dice_.one_in(2)) s.prompt.resize(dice_.between(0, s.prompt.size()));
+    s.salt = newest->second.submitted.salt;
   }
 
   // It began at a core that has died since, which drew some of its tokens, or all but said so to nobody.
@@ -229,7 +283,7 @@ class Life {
 
   void make_invalid(Submitted& s) {
     constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-    switch (dice_.between(0, 7)) {
+    switch (dice_.between(0, 8)) {
       case 0:
         s.sampling.temperature = dice_.one_in(2) ? nan : -1.0F;
         break;
@@ -248,6 +302,9 @@ class Life {
       case 5:
         s.prompt.push_back(config_.vocabulary + dice_.between(0, 3));
         break;
+      case 7:
+        s.priority = dice_.one_in(2) ? priority_min - 1 : priority_max + 1;
+        break;
       case 6:
         s.choices = dice_.one_in(2) ? 0 : config_.limits.choices_max + 1;
         break;
@@ -260,6 +317,8 @@ class Life {
   // Mostly a recent request, which is likely to live; now and then one that ended long ago or never was.
   void cancel() {
     const std::uint32_t oldest = dice_.one_in(8) || next_request_ < 12 ? 1 : next_request_ - 11;
+    // Or its reader has found the end in what it says, some tokens ago, or never got as far as it says.
+    if (dice_.one_in(3)) return on(Stopped{RequestId{dice_.between(oldest, next_request_ + 1)}, dice_.between(0, 12)});
     on(Cancelled{RequestId{dice_.between(oldest, next_request_ + 1)}, Error{ErrorCode::cancelled, "the client left", {}}});
   }
 
@@ -317,7 +376,7 @@ class Life {
         result.drawn.push_back(DrawnToken(some));
         break;
       case 5:
-        std::swap(result.drawn.front(), result.drawn.back());
+        if (result.drawn.front().row != result.drawn.back().row) std::swap(result.drawn.front(), result.drawn.back());
         break;
       case 6:
         result.step = StepId{result.step.value + dice_.between(1, 3)};
@@ -345,6 +404,7 @@ class Life {
 
 int simulate(std::uint64_t first_seed, std::uint64_t seeds, std::uint64_t events) {
   Verdict verdict;
+  scheduler::CoreStats prefixes;
   std::uint64_t all_events = 0, steps = 0, preemptions = 0, requests = 0, tokens = 0, restored = 0, unrestored = 0;
   for (std::uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
     Life life(seed, static_cast<std::uint32_t>(events / seeds));
@@ -357,6 +417,7 @@ int simulate(std::uint64_t first_seed, std::uint64_t seeds, std::uint64_t events
     requests += life.requests();
     restored += life.tokens_restored();
     unrestored += life.pages_unrestored();
+    Life::add_prefixes(prefixes, life.prefixes());
     const std::string name = "seed " + std::to_string(seed);
     if (broken.empty())
       verdict.pass();
@@ -366,10 +427,23 @@ int simulate(std::uint64_t first_seed, std::uint64_t seeds, std::uint64_t events
   const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
   std::printf("%llu events, %llu requests, %llu steps, %llu tokens, %llu preemptions, %llu tokens from the mirror, %llu pages that it did not have\n",
               number(all_events), number(requests), number(steps), number(tokens), number(preemptions), number(restored), number(unrestored));
+  std::printf("%llu tokens guessed, %llu right\n", number(prefixes.guessed_tokens), number(prefixes.guessed_right));
+  std::printf("%llu preemptions for a tenant's share, %llu tokens from shared prefixes, %llu pages evicted; missed:",
+              number(prefixes.preemptions_for_share), number(prefixes.prefix_hit_tokens), number(prefixes.prefix_pages_evicted));
+  for (std::uint32_t i = 0; i < prefix_miss_count; ++i)
+    std::printf(" %s %llu", std::string(name_of(static_cast<PrefixMiss>(i))).c_str(), number(prefixes.prefix_misses[i]));
+  std::printf("\n");
   // A simulation in which the mirror is never used, or never fails, would say nothing about it.
   if (events >= 50'000 && seeds >= 50) {
     restored > 0 ? verdict.pass() : verdict.fail("mirror", "no token ever came back from a mirror");
     unrestored > 0 ? verdict.pass() : verdict.fail("mirror faults", "no page was ever missing when it was wanted back");
+    prefixes.guessed_right > 0 && prefixes.guessed_right < prefixes.guessed_tokens ? verdict.pass()
+                                                                                   : verdict.fail("guesses", "none ever held, or all of them did");
+    prefixes.preemptions_for_share > 0 ? verdict.pass() : verdict.fail("shares", "no tenant ever got what another had too much of");
+    prefixes.prefix_hit_tokens > 0 ? verdict.pass() : verdict.fail("prefixes", "no request ever went on from another's pages");
+    prefixes.prefix_pages_evicted > 0 ? verdict.pass() : verdict.fail("evictions", "no cached page ever made room");
+    for (std::uint32_t i = 0; i < prefix_miss_count; ++i)
+      if (prefixes.prefix_misses[i] == 0) verdict.fail("misses", "none was ever " + std::string(name_of(static_cast<PrefixMiss>(i))));
   }
   return verdict.close();
 }

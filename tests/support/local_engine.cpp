@@ -34,7 +34,7 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(std::shared_ptr<const g
     if (!mirror) return mirror.error();
     engine->mirrors_.push_back(std::move(*mirror));
   }
-  auto core = scheduler::Core::create({limits, *kv, spec.vocabulary, options.grid.dp, slots, 1});
+  auto core = scheduler::Core::create({limits, *kv, spec.vocabulary, options.grid.dp, slots, 1, options.share_prefixes});
   if (!core) return core.error();
   engine->core_ = std::move(*core);
   engine->rows_set_.resize(options.grid.dp);
@@ -119,20 +119,35 @@ void LocalEngine::perform(const Effect& effect) {
     std::vector<TokenId>& tokens = running_[drawn->request].tokens;
     tokens.insert(tokens.end(), drawn->tokens.begin(), drawn->tokens.end());
   }
-  const auto end = [&](RequestId request, FinishReason reason, const Error& error) {
+  const auto end = [&](RequestId request, FinishReason reason, const Error& error, const Usage& usage = {}) {
     Completion completion = std::move(running_[request]);
     running_.erase(request);
     completion.reason = reason;
     completion.error = error;
+    completion.usage = usage;
     done_[request] = std::move(completion);
   };
-  if (const auto* finished = std::get_if<Finished>(&effect)) end(finished->request, finished->reason, finished->error);
+  if (const auto* finished = std::get_if<Finished>(&effect)) end(finished->request, finished->reason, finished->error, finished->usage);
   if (const auto* rejected = std::get_if<Rejected>(&effect)) end(rejected->request, FinishReason::error, rejected->error);
 }
 
 void LocalEngine::run_front_step() {
   const StepPlan plan = std::move(queued_.front());
   queued_.erase(queued_.begin());
+  for (const RowSetup& setup : plan.set) rows_[setup.row] = setup.request;
+  gpu::Observer observer;
+  if (watcher_)
+    observer.logits = [&](std::span<const float> logits) {
+      std::size_t tokens = 0, at = 0;
+      for (const RowWork& work : plan.work) tokens += work.count;
+      const std::size_t width = logits.size() / tokens;
+      for (const RowWork& work : plan.work)
+        for (std::uint32_t i = 0; i < work.count; ++i) watcher_(rows_.at(work.row), work.start + i, logits.subspan(at++ * width, width));
+    };
+  executors_[0]->observe(observer);
+  // The others compute as many, since they are gathered from all.
+  if (watcher_) observer.logits = [](std::span<const float>) {};
+  for (std::size_t rank = 1; rank < executors_.size(); ++rank) executors_[rank]->observe(observer);
   std::vector<std::thread> threads;
   std::vector<Result<StepResult>> results(executors_.size(), StepResult{});
   const auto run_rank = [&](std::size_t rank) { results[rank] = executors_[rank]->run(plan, *communicators_[rank]); };

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ class LocalEngine {
     gpu::Device device = gpu::Device::cpu;
     Limits limits;
     std::uint64_t mirror_bytes = 0;  // a rank; 0: no KV mirror
+    bool share_prefixes = false;
   };
   static Result<std::unique_ptr<LocalEngine>> create(std::shared_ptr<const gpu::Model> model, const Options& options);
   ~LocalEngine();
@@ -33,6 +35,7 @@ class LocalEngine {
     std::vector<TokenId> tokens;
     FinishReason reason = FinishReason::error;
     Error error;
+    Usage usage;
   };
   // Runs all requests together until each has ended; completions in the order of `requests`.
   std::vector<Completion> run(const std::vector<Submitted>& requests);
@@ -42,6 +45,9 @@ class LocalEngine {
   const std::vector<TokenId>& tokens(RequestId request) const {
     return running_.count(request) > 0 ? running_.at(request).tokens : done_.at(request).tokens;
   }
+  // From now on somebody sees the logits of every token that is computed.
+  using Watcher = std::function<void(RequestId request, std::uint32_t position, std::span<const float> logits)>;
+  void watch(Watcher watcher) { watcher_ = std::move(watcher); }
   // Every rank dies with its KV cache and comes back under a new epoch; mirrors stay. Errors: those of Executor::create.
   Status lose_ranks();
   scheduler::CoreStats stats() const { return core_->stats(); }
@@ -75,6 +81,8 @@ class LocalEngine {
   std::map<RequestId, Completion> running_;
   std::map<RequestId, Completion> done_;
   std::vector<std::uint32_t> rows_set_;
+  std::map<RowIndex, RequestId> rows_;  // as of the last step that ran
+  Watcher watcher_;
   double core_seconds_ = 0;
 };
 

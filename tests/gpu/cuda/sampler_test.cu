@@ -25,7 +25,7 @@ struct HostRow {
   std::vector<float> logits;
   SamplerRow row;
   std::vector<SeenToken> seen;
-  std::vector<TokenBias> bias;
+  std::vector<LogitBias> bias;
   std::vector<std::uint32_t> allowed;  // empty: all
 
   bool allows(std::uint32_t token) const { return allowed.empty() || (allowed[token / 32] >> (token % 32) & 1) != 0; }
@@ -112,7 +112,7 @@ struct DeviceBatch {
   };
   std::size_t count, vocabulary;
   Lists<SeenToken> seen;
-  Lists<TokenBias> bias;
+  Lists<LogitBias> bias;
   Lists<std::uint32_t> allowed;
   std::optional<DeviceArray<float>> logits;
   std::optional<DeviceArray<SamplerRow>> parameters;
@@ -342,7 +342,7 @@ TEST(CudaSampler, penalties_and_biases_change_the_logits_first) {
         l = l > 0 ? l / r.row.repetition_penalty : l * r.row.repetition_penalty;
         l -= s.output_count * double{r.row.frequency_penalty} + (s.output_count > 0 ? r.row.presence_penalty : 0.0);
       }
-      for (const TokenBias& b : r.bias)
+      for (const LogitBias& b : r.bias)
         if (b.token < static_cast<std::int32_t>(vocabulary)) expected[static_cast<std::size_t>(b.token)] += b.bias;
       double error = 0;
       for (std::uint32_t t = 0; t < vocabulary; ++t) error = std::max(error, std::fabs(expected[t] - drawn.logits[i * vocabulary + t]));
