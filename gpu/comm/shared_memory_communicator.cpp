@@ -115,6 +115,7 @@ class SharedMemoryCommunicator final : public Communicator {
     constexpr std::size_t piece = segment_buffer_bytes / sizeof(float);
     std::size_t at = 0;
     do {
+      if (state_->aborted()) return false;
       const std::size_t size = at < mine.size() ? std::min(piece, mine.size() - at) : 0;
       if (size != 0) std::memcpy(input(rank_.value), mine.data() + at, size * sizeof(float));
       if (!meet(call_gather + (group_size << call_kind_bits), total)) return false;
@@ -130,12 +131,14 @@ class SharedMemoryCommunicator final : public Communicator {
   }
 
   bool barrier() override {
+    if (state_->aborted()) return false;
     const bool met = meet(call_barrier, 0);
     ++calls_;
     return met;
   }
 
  private:
+  // Every call looks for an abort before it writes: a rank that gave up may call again while others still compare what it called before, and add it up.
   template <class T>
   bool sum(std::span<T> values, CallKind kind) {
     constexpr std::size_t piece = segment_buffer_bytes / sizeof(T);
@@ -150,6 +153,7 @@ class SharedMemoryCommunicator final : public Communicator {
 
   template <class T>
   bool sum_piece(std::span<T> values, CallKind kind, std::uint64_t total) {
+    if (state_->aborted()) return false;
     if (!values.empty()) std::memcpy(input(rank_.value), values.data(), values.size_bytes());
     if (!meet(kind, total)) return false;
     const bool shared = values.size_bytes() > share_bytes_min && world() > 1;

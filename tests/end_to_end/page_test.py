@@ -130,7 +130,7 @@ def a_chat_streams_its_channels():
 
 def a_browser_that_leaves_cancels_its_chat():
     with Server('--client-silence-ms', '2000', ranks=2) as server:
-        chat = Chat(server, STORY, sampling={'completion_tokens_max': 1500, 'temperature': 1}, tab='leaving-tab')
+        chat = Chat(server, STORY, sampling={'completion_tokens_max': 1500, 'temperature': 1, 'ignore_stop': True}, tab='leaving-tab')
         chat.first('delta')
         wait_for('it holds pages', lambda: any(rank['kv_pages_used'] > 0 for rank in live(server)['ranks']))
         assert Chat(server, QUESTION, tab='leaving-tab').status == 429, 'two streams in one tab'

@@ -119,7 +119,7 @@ def experts_that_refuse_recount():
                 wait_for('the recount is equal', lambda: subprocess.run(command, capture_output=True, timeout=60 * PATIENCE).returncode == 0)
 
 
-def killed(victim, *flags, ranks, tokens=120):
+def killed(victim, *flags, ranks, tokens=400):
     """Kills a rank in mid-stream. The lines of all streams, which must be the counters still."""
     with Server(ON, *flags, ranks=ranks) as server, Client(server.endpoint) as client:
         before, epoch = server.children(), server.epoch()
@@ -161,7 +161,7 @@ def preempted_requests_recount():
 def a_result_that_got_lost_is_in_no_trace_until_it_is_computed_again():
     with Server(ON, '--allow-faults', '--kv-mirror-mib', '0', ranks=2) as server, Client(server.endpoint) as client:
         epoch = server.epoch()
-        load(client, 4, tokens=120, ignore_stop=True)
+        load(client, 4, tokens=400, ignore_stop=True)
         until_streams_go_on(client)
         inject(server, 'drop', '--rank', '0', '--after', '3')
         wait_for('another membership', lambda: client.step(0.02) or server.ready(epoch), 20)
@@ -179,7 +179,7 @@ def another_core_goes_on_tracing():
     """It counts from 0; what it computes is traced, and told apart by its epochs."""
     with Server(ON, ranks=2) as server, Client(server.endpoint) as client:
         core = server.children()['core']
-        load(client, 5, tokens=120, ignore_stop=True)
+        load(client, 5, tokens=400, ignore_stop=True)
         until_streams_go_on(client)
         os.kill(core, signal.SIGKILL)
         wait_for('another core serves', lambda: client.step(0.02) or (server.children().get('core') not in (None, core) and server.ready()), 20)

@@ -186,6 +186,29 @@ TEST(Comm, ranks_that_call_different_things_all_fail) {
   EXPECT_TRUE(segment->aborted());
 }
 
+// What ranks have written: everything behind the header.
+std::string said_in(const SharedSegment& segment) {
+  std::string bytes(SegmentLayout{segment.world()}.bytes() - segment_page, '\0');
+  EXPECT_EQ(pread(segment.descriptor(), bytes.data(), bytes.size(), segment_page), static_cast<ssize_t>(bytes.size()));
+  return bytes;
+}
+
+TEST(Comm, a_rank_that_gave_up_writes_nothing_over_what_others_still_compare) {
+  auto segment = SharedSegment::create(2, EpochId{1});
+  ASSERT_TRUE(segment.ok());
+  on_ranks(*segment, [&](Communicator& c) {
+    std::vector<float> values(c.rank().value == 0 ? 10 : 11, 1.0F);
+    EXPECT_FALSE(c.all_reduce_sum(std::span<float>(values)));
+    const std::string said = said_in(*segment);
+    std::vector<float> again(10, 2.0F), all(20);
+    const std::vector<std::uint32_t> each{10, 10};
+    EXPECT_FALSE(c.all_reduce_sum(std::span<float>(again)));
+    EXPECT_FALSE(c.all_gather(again, each, all));
+    EXPECT_FALSE(c.barrier());
+    EXPECT_TRUE(said_in(*segment) == said);
+  });
+}
+
 TEST(Comm, a_gather_with_wrong_sizes_ends_the_epoch) {
   auto segment = SharedSegment::create(1, EpochId{1});
   ASSERT_TRUE(segment.ok());
