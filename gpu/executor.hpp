@@ -57,6 +57,7 @@ struct ExecutorConfig {
   DenseFormat dense = DenseFormat::bf16;   // CUDA backend
   std::uint32_t gpu = 0;                   // CUDA backend: which one, as the runtime counts those that this process sees
   bool whole_steps = false;                // CUDA backend: a decode step of one token runs as one kernel where it can. No result depends on it
+  bool screen_head = true;                 // CUDA backend: draws read half of the head's bytes where they can. No result depends on it
   ExpertControl control{};                 // CPU backend; the same on every rank
   std::shared_ptr<MirrorMemory> mirror{};  // CPU backend: where full pages are copied to; null: nowhere
   bool count_steps = true;                 // StepResult::counts, for all ranks; one rank of a world is enough

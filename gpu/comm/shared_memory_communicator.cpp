@@ -138,7 +138,8 @@ class SharedMemoryCommunicator final : public Communicator {
   }
 
  private:
-  // Every call looks for an abort before it writes: a rank that gave up may call again while others still compare what it called before, and add it up.
+  // Every call looks for an abort before it writes: a rank that gave up may call again while others still compare what it called before, and add it
+  // up.
   template <class T>
   bool sum(std::span<T> values, CallKind kind) {
     constexpr std::size_t piece = segment_buffer_bytes / sizeof(T);

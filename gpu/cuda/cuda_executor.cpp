@@ -95,6 +95,7 @@ class CudaExecutor final : public Executor {
         if (auto s = check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event"); !s) return s;
     LoadOptions options;
     options.dense = config_.dense == DenseFormat::fp8 ? WeightFormat::fp8 : WeightFormat::bf16;
+    options.screen_head = config_.screen_head;
     options.dummy_seed = model_->dummy_seed;
     auto loaded = load_weights(program, options);
     if (!loaded) return loaded.error();

@@ -77,6 +77,7 @@ Status Decoder::allocate(const KvLayout& kv) {
   for (auto& top : top_logprobs_) take(top, rows * logprobs_max, "logprobs");
   take(last_drawn_, rows, "draws");
   take(sampler_scratch_, sampler_scratch_bytes, "sampling");
+  take(screen_scratch_, screen_scratch_bytes, "sampling");
   // Splits stop at two blocks a processor, so only that many rows are ever split.
   decode_rows_max_ = std::min(limits_.rows_max, 2 * limits_.processors / m.kv_heads);
   const std::uint32_t segments = std::min(attention_segments_max(limits_.context_max, 0), segments_split_max);
@@ -129,9 +130,9 @@ Status Decoder::make_whole_step() {
 
 std::uint64_t Decoder::scratch_bytes() const {
   return (whole_ == nullptr ? 0 : whole_->bytes()) + 2 * blocks_[0].bytes() + attention_scratch_.bytes() + sampler_scratch_.bytes() +
-         tables_.bytes() + last_drawn_.bytes() + chosen_.bytes() + pairs_.bytes() + residual_.bytes() + cosine_.bytes() + sine_.bytes() +
-         weights_.bytes() + outputs_.bytes() + logits_.bytes() + router_logits_.bytes() + normed_.bytes() + gathered_.bytes() + queries_.bytes() +
-         attended_.bytes() + inner_.bytes() + counts_.bytes() + 2 * tallies_[0].bytes() + 2 * drawn_[0].bytes() +
+         screen_scratch_.bytes() + tables_.bytes() + last_drawn_.bytes() + chosen_.bytes() + pairs_.bytes() + residual_.bytes() + cosine_.bytes() +
+         sine_.bytes() + weights_.bytes() + outputs_.bytes() + logits_.bytes() + router_logits_.bytes() + normed_.bytes() + gathered_.bytes() +
+         queries_.bytes() + attended_.bytes() + inner_.bytes() + counts_.bytes() + 2 * tallies_[0].bytes() + 2 * drawn_[0].bytes() +
          2 * (lists_[0].bytes() + chosen_logprobs_[0].bytes() + top_tokens_[0].bytes() + top_logprobs_[0].bytes());
 }
 
@@ -328,11 +329,17 @@ Status Decoder::head(const StepShape& shape, cudaStream_t stream, const DecoderW
         !s)
       return s;
   }
+  if (model_.screen.codes != nullptr && shape.sampled <= screen_rows_max && !shape.filters && !shape.adjustments) {
+    const ScreenedDrawArgs draw{sampler(shape), model_.head, model_.screen, logits.input, hidden_stride_, screen_scratch_.get()};
+    return check(draw_screened(draw, limits_.processors, stream), "sampling");
+  }
   if (auto s = check(linear(logits, limits_.processors, stream), "logits"); !s) return s;
   return draw(shape, stream);
 }
 
-Status Decoder::draw(const StepShape& shape, cudaStream_t stream) {
+Status Decoder::draw(const StepShape& shape, cudaStream_t stream) { return check(sample(sampler(shape), stream), "sampling"); }
+
+SamplerArgs Decoder::sampler(const StepShape& shape) const {
   const StepOffsets o = step_offsets(shape);
   SamplerArgs draw;
   draw.logits = logits_.get();
@@ -347,7 +354,7 @@ Status Decoder::draw(const StepShape& shape, cudaStream_t stream) {
   draw.chosen_logprobs = chosen_logprobs_[turn_].get();
   draw.top_tokens = top_tokens_[turn_].get();
   draw.top_logprobs = top_logprobs_[turn_].get();
-  return check(sample(draw, stream), "sampling");
+  return draw;
 }
 
 }  // namespace althing::gpu::cuda

@@ -80,7 +80,7 @@ class Decoder {
   const float* top_logprobs(std::uint32_t turn) const { return top_logprobs_[turn].get(); }
   // Where the lists of a step's sampled rows go before it.
   std::byte* lists(std::uint32_t turn) const { return lists_[turn].get(); }
-  const float* logits() const { return logits_.get(); }  // (sampled, vocabulary), after the step
+  const float* logits() const { return logits_.get(); }  // (sampled, vocabulary), after the step; bounds of them where the head has a screen
   // What the step counted at the experts, after it.
   const unsigned long long* tallies(std::uint32_t turn) const { return tallies_[turn].get(); }
   TallyLayout tally_layout() const;
@@ -97,6 +97,7 @@ class Decoder {
   Status experts(std::uint32_t layer, const StepShape& shape, cudaStream_t stream, const DecoderWatch* watch);
   Status head(const StepShape& shape, cudaStream_t stream, const DecoderWatch* watch);
   Status draw(const StepShape& shape, cudaStream_t stream);
+  SamplerArgs sampler(const StepShape& shape) const;
   StepTokens tokens(const StepShape& shape) const;
   template <class T>
   const T* in_block(std::size_t offset) const {
@@ -112,7 +113,7 @@ class Decoder {
 
   std::uint32_t turn_ = 0;  // of the step that is being enqueued
   std::uint64_t page_bytes_ = 0;
-  DeviceBuffer<std::byte> blocks_[2], pages_, attention_scratch_, sampler_scratch_;
+  DeviceBuffer<std::byte> blocks_[2], pages_, attention_scratch_, sampler_scratch_, screen_scratch_;
   DeviceBuffer<std::int32_t> tables_, last_drawn_, chosen_, pairs_;
   DeviceBuffer<float> residual_, cosine_, sine_, weights_, outputs_, logits_, router_logits_;
   DeviceBuffer<__nv_bfloat16> normed_, gathered_, queries_, attended_, inner_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "gpu/cuda/head_screen.hpp"
 #include "gpu/cuda/packed_matrix.hpp"
 
 namespace althing::gpu::cuda {
@@ -48,6 +49,7 @@ struct DeviceModel {
   Norm first_norm;
   std::vector<DeviceLayer> layers;
   PackedMatrix head;
+  HeadScreen screen;                           // of the head, or none
   const float* inverse_frequencies = nullptr;  // (head_dim / 2)
   float attention_factor = 1;
 };

@@ -19,7 +19,11 @@ std::string mib(std::uint64_t bytes) { return std::to_string(bytes >> 20) + " Mi
 
 }  // namespace
 
-std::uint64_t weight_bytes_max(const Program& program) { return program.weight_bytes + program.weight_bytes / 64; }
+// The second part is the screen of the head (head_screen.hpp).
+std::uint64_t weight_bytes_max(const Program& program) {
+  const std::uint64_t screen = std::uint64_t{program.vocabulary + row_tile} * (k_padded(program.hidden) + 3 * float_bytes);
+  return program.weight_bytes + program.weight_bytes / 64 + screen;
+}
 
 std::uint64_t scratch_bytes_max(const Program& p, const Limits& limits) {
   const std::uint64_t tokens = (limits.step_tokens_max + token_bucket - 1) / token_bucket * token_bucket;

@@ -16,7 +16,8 @@ WeightFormat format_of(const Matrix& matrix, WeightFormat dense) { return matrix
 
 class Layout {
  public:
-  Layout(const Program& program, WeightFormat dense, std::byte* base) : program_(program), dense_(dense), base_(base) {}
+  Layout(const Program& program, const LayoutOptions& options, std::byte* base)
+      : program_(program), dense_(options.dense), screen_head_(options.screen_head), base_(base) {}
 
   Result<ModelLayout> run() {
     DeviceModel& m = out_.model;
@@ -163,13 +164,18 @@ class Layout {
   }
   Status place(const CombineOp&) { return Ok{}; }
   Status place(const LogitsOp& op) {
-    out_.model.head = dense_matrix(op.head, dense_);
+    const PackedMatrix& head = out_.model.head = dense_matrix(op.head, dense_);
+    if (!screen_head_ || !supports_screen(head)) return Ok{};
+    HeadScreen& screen = out_.model.screen;
+    screen.codes = take(screen_code_bytes(head));
+    for (float** facts : {&screen.factors, &screen.errors, &screen.norms}) *facts = reinterpret_cast<float*>(take(screen_row_bytes(head)));
     return Ok{};
   }
   Status place(const SampleOp&) { return Ok{}; }
 
   const Program& program_;
   WeightFormat dense_;
+  bool screen_head_;
   std::byte* base_;
   std::uint64_t offset_ = 0;
   ModelLayout out_;
@@ -178,6 +184,6 @@ class Layout {
 
 }  // namespace
 
-Result<ModelLayout> lay_out(const Program& program, WeightFormat dense, std::byte* base) { return Layout(program, dense, base).run(); }
+Result<ModelLayout> lay_out(const Program& program, const LayoutOptions& options, std::byte* base) { return Layout(program, options, base).run(); }
 
 }  // namespace althing::gpu::cuda

@@ -35,7 +35,12 @@ struct ModelLayout {
   std::uint64_t bytes = 0;
 };
 
+struct LayoutOptions {
+  WeightFormat dense = WeightFormat::bf16;
+  bool screen_head = true;  // where the head can be
+};
+
 // `base`: memory of `bytes`, or nullptr to count. Errors: unsupported, naming what the kernels do not take.
-Result<ModelLayout> lay_out(const Program& program, WeightFormat dense, std::byte* base);
+Result<ModelLayout> lay_out(const Program& program, const LayoutOptions& options, std::byte* base);
 
 }  // namespace althing::gpu::cuda

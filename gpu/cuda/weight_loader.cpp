@@ -245,11 +245,12 @@ Status upload_vectors(const ModelLayout& layout, bool dummy) {
 }  // namespace
 
 Result<LoadedModel> load_weights(const Program& program, const LoadOptions& options) {
-  const auto counted = lay_out(program, options.dense, nullptr);
+  const LayoutOptions layout_options{options.dense, options.screen_head};
+  const auto counted = lay_out(program, layout_options, nullptr);
   if (!counted) return counted.error();
   auto memory = allocate_device<std::byte>(counted->bytes, "weights");
   if (!memory) return memory.error();
-  const auto layout = lay_out(program, options.dense, memory->get());
+  const auto layout = lay_out(program, layout_options, memory->get());
   if (!layout) return layout.error();
   if (auto s = upload_vectors(*layout, options.dummy_seed.has_value()); !s) return s.error();
   if (options.dummy_seed) {
@@ -257,6 +258,8 @@ Result<LoadedModel> load_weights(const Program& program, const LoadOptions& opti
   } else if (auto s = Load(*layout, options).run(); !s) {
     return s.error();
   }
+  if (layout->model.screen.codes != nullptr)
+    if (auto s = check(make_head_screen(layout->model.head, layout->model.screen, nullptr), "loading weights"); !s) return s.error();
   if (auto s = check(cudaDeviceSynchronize(), "loading weights"); !s) return s.error();
   return LoadedModel{layout->model, std::move(*memory)};
 }

@@ -13,6 +13,7 @@ namespace althing::gpu::cuda {
 
 struct LoadOptions {
   WeightFormat dense = WeightFormat::bf16;  // of attention and head: bf16, or fp8 with scales of 128 x 128
+  bool screen_head = true;                  // a copy of the head in 8 bits, where it is bf16
   std::uint32_t readers = 8;
   std::optional<std::uint64_t> dummy_seed;  // make weights up; the program's addresses are not read
 };

@@ -2,7 +2,8 @@
 // draws on the device. Decode at a context, by batch; prefill of one prompt. One line a figure; the floor is the bytes that must be read (with the
 // experts that really were chosen) at 4.64 TB/s, or the operations of a prompt at 790 TFLOP/s.
 //
-//   cuda_decode [--json] [--fp8] [--whole-steps] [--uncounted] [--model 20b|120b] [--context N] [--batches 1,8,32,128] [--steps N] [--prefill N]
+//   cuda_decode [--json] [--fp8] [--whole-steps] [--uncounted] [--unscreened] [--model 20b|120b] [--context N] [--batches 1,8,32,128] [--steps N]
+//   [--prefill N]
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -32,6 +33,7 @@ struct Settings {
   bool json = false;
   bool fp8 = false;
   bool whole_steps = false;
+  bool screen = true;
   bool counts = true;
   std::string model = "20b";
   std::uint32_t context = 1024;
@@ -59,6 +61,7 @@ class Bench {
     config.placement = placements[0];
     config.whole_steps = settings.whole_steps;
     config.count_steps = settings.counts;
+    config.screen_head = settings.screen;
     config.dense = settings.fp8 ? gpu::DenseFormat::fp8 : gpu::DenseFormat::bf16;
     config.limits.rows_max = rows;
     config.limits.step_tokens_max = std::max(8192u, settings.prefill);
@@ -245,11 +248,11 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (althing::tests::helped(
-          argc, argv,
-          "cuda_decode [--json] [--fp8] [--whole-steps] [--uncounted] [--model 20b|120b] [--context N] [--batches 1,8,32,128] [--steps N]\n"
-          "[--prefill N]\n"
-          "Whole steps of a dummy model. Needs a GPU."))
+  if (althing::tests::helped(argc, argv,
+                             "cuda_decode [--json] [--fp8] [--whole-steps] [--uncounted] [--unscreened] [--model 20b|120b] [--context N] [--batches "
+                             "1,8,32,128] [--steps N]\n"
+                             "[--prefill N]\n"
+                             "Whole steps of a dummy model. Needs a GPU."))
     return 0;
   Settings s;
   const auto number = [](const char* text) { return static_cast<std::uint32_t>(std::strtoul(text, nullptr, 10)); };
@@ -261,6 +264,10 @@ int main(int argc, char** argv) {
     }
     if (flag == "--uncounted") {
       s.counts = false;
+      continue;
+    }
+    if (flag == "--unscreened") {
+      s.screen = false;
       continue;
     }
     if (flag == "--whole-steps") {

@@ -232,6 +232,7 @@ int main(int argc, char** argv) {
   LoadOptions options;
   options.dense = s.fp8 ? WeightFormat::fp8 : WeightFormat::bf16;
   options.dummy_seed = model->dummy_seed;
+  options.screen_head = false;  // the two ways are compared by all logits
   const LoadedModel loaded = must(load_weights(program, options));
   const std::uint32_t context = std::max({s.context + 1, s.check, 2u});
   Runner whole(model->spec, loaded.model, context, blocks, true);
