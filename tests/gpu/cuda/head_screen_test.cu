@@ -302,6 +302,17 @@ TEST(HeadScreen, what_is_not_finite_is_told) {
     }
 }
 
+TEST(CudaSmall, head_screen) {
+  ALTHING_NEEDS_GPU();
+  std::mt19937 random(6);
+  const Head head(normal(std::size_t{100} * 192, 0.05F, random), 100, 192);
+  for (const std::uint32_t count : {1u, 5u}) {
+    std::vector<Row> rows;
+    for (std::uint32_t r = 0; r < count; ++r) rows.push_back(row_of(normal(192, 1, random), r % 2 == 0 ? 0 : 1.0F, random));
+    expect_same(head, rows, std::to_string(count) + " rows");
+  }
+}
+
 TEST(HeadScreen, refuses_what_it_does_not_take) {
   PackedMatrix head{WeightFormat::bf16, nullptr, 100, 2880, 1};
   EXPECT_TRUE(supports_screen(head));
