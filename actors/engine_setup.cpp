@@ -18,6 +18,7 @@
 #include "actors/number_range.hpp"
 #include "actors/synthetic_words.hpp"
 #include "gpu/cuda/memory_plan.hpp"
+#include "gpu/drafting_executor.hpp"
 #include "gpu/models/gpt_oss_dummy.hpp"
 #include "gpu/ops/lower.hpp"
 #include "gpu/weights/mapped_file.hpp"
@@ -32,10 +33,43 @@ constexpr std::uint64_t cpu_kv_mib = 256;
 constexpr std::uint32_t context_part_min = 4;
 constexpr std::size_t chat_template_bytes_max = std::size_t{64} << 10;
 constexpr std::uint64_t synthetic_pages = 1u << 20;  // which are names only
+constexpr std::uint32_t draft_tokens = 4;            // that a draft model guesses, where nobody says how many
 
 Result<std::shared_ptr<const gpu::Model>> load(const ServeSettings& settings) {
   if (settings.load.empty()) return gpu::load_gpt_oss(settings.model);
   return gpu::dummy_model(std::string_view(settings.load).substr(dummy_prefix.size()));
+}
+
+// Null where none is asked for. The rank that runs it checks whether it fits the model.
+Result<std::shared_ptr<const gpu::DraftModel>> load_draft(const ServeSettings& settings) {
+  const std::string& name = settings.draft_model;
+  if (name.empty()) return std::shared_ptr<const gpu::DraftModel>();
+  auto model = name.starts_with(dummy_prefix) ? gpu::dummy_model(std::string_view(name).substr(dummy_prefix.size())) : gpu::load_gpt_oss(name);
+  if (!model) return Error{model.error().code, "the draft model: " + model.error().message + " (--draft-model)", "draft-model"};
+  const gpu::DecoderSpec& spec = (*model)->spec;
+  auto placements = scheduler::place(1, {spec.query_heads, spec.kv_heads, spec.experts, spec.vocabulary});
+  if (!placements) return placements.error();
+  return std::make_shared<const gpu::DraftModel>(gpu::DraftModel{std::move(*model), std::move(placements->front())});
+}
+
+// What the draft model leaves of a GPU's bytes for the model's pages: its own weights and scratch go first, and every page has one of its own beside
+// it.
+Result<std::uint64_t> beside_draft(const EngineSetup& setup, std::uint64_t bytes) {
+  if (setup.draft == nullptr) return bytes;
+  auto program = gpu::lower(setup.draft->model->spec, setup.draft->placement);
+  if (!program) return program.error();
+  const auto pages = gpu::kv_layout(setup.model->spec, setup.placements, gpu::kv_format(setup.device), UINT64_MAX, 1);
+  if (!pages) return pages.error();
+  const auto own = gpu::draft_layout(setup.draft->model->spec, *pages, 1, gpu::kv_format(setup.device));
+  if (!own) return own.error();
+  const std::uint64_t taken = gpu::cuda::weight_bytes_max(*program) + gpu::cuda::scratch_bytes_max(*program, setup.limits);
+  if (bytes <= taken)
+    return Error{ErrorCode::too_large,
+                 "the draft model takes up to " + std::to_string(taken >> 20) + " MiB of a GPU, and the model leaves " + std::to_string(bytes >> 20) +
+                     "; use a smaller one, or none",
+                 "draft-model"};
+  return static_cast<std::uint64_t>(static_cast<double>(bytes - taken) * static_cast<double>(pages->page_bytes) /
+                                    static_cast<double>(pages->page_bytes + own->page_bytes));
 }
 
 // Where everything is given, nobody needs to look.
@@ -52,6 +86,8 @@ Result<std::uint64_t> gpu_kv_mib(const EngineSetup& setup, std::uint64_t memory_
     auto program = gpu::lower(setup.model->spec, placement);
     if (!program) return program.error();
     auto bytes = gpu::cuda::kv_bytes(*program, setup.limits, memory_bytes, fraction);
+    if (!bytes) return bytes.error();
+    bytes = beside_draft(setup, *bytes);
     if (!bytes) return bytes.error();
     least = std::min(least, *bytes);
   }
@@ -116,14 +152,19 @@ Result<EngineSetup> set_up_engine(const ServeSettings& settings) {
                     with_engine_limits(settings.limits, choice->device)};
   if (auto limits = check_limits(setup.limits); !limits) return limits.error();
   setup.dense = settings.dense == "fp8" ? gpu::DenseFormat::fp8 : gpu::DenseFormat::bf16;
+  auto draft = load_draft(settings);
+  if (!draft) return draft.error();
+  setup.draft = std::move(*draft);
+  setup.limits.draft_model = setup.draft != nullptr;
+  if (setup.limits.draft_model && setup.limits.speculation_tokens_max == 0) setup.limits.speculation_tokens_max = draft_tokens;
   auto control = expert_control_of(settings);
   if (!control) return control.error();
   setup.control = *control;
   if (setup.limits.speculation_tokens_max > 0 && !control->off())
-    return Error{
-        ErrorCode::invalid_argument,
-        "--speculate verifies guesses in the batch of the step, and with expert control what is drawn depends on the batch; leave one of the two out",
-        "speculate"};
+    return Error{ErrorCode::invalid_argument,
+                 "--speculate (and --draft-model) verifies guesses in the batch of the step, and with expert control what is drawn depends on the "
+                 "batch; leave one of the two out",
+                 "speculate"};
   // Where experts can be full, a token's KV depends on the batch that computed it; and a synthetic engine keeps none, but reads a row from its first
   // token on.
   setup.share_prefixes = settings.prefix_sharing != "off" && control->off() && setup.device != gpu::Device::synthetic;
@@ -226,12 +267,13 @@ std::string memory_table(const EngineSetup& setup, const gpu::ExecutorMemory& me
       "  KV cache {:10.1f}  {} pages of {} bytes{}\n"
       "  mirror   {:10.1f}  {}\n"
       "  scratch  {:10.1f}\n"
-      "  free     {:10.1f}  {}\n",
+      "  free     {:10.1f}  {}\n{}",
       on_gpu ? "GPU memory" : "memory", setup.placements.size(), static_cast<double>(memory.weight_bytes) * mib,
       on_gpu ? "on the device" : "mapped from the checkpoint, shared by all ranks of the host", static_cast<double>(memory.kv_bytes) * mib,
       setup.kv.page_count, setup.kv.page_bytes, groups > 1 ? fmt::format(", in each of {} DP groups", groups) : "",
       static_cast<double>(setup.kv_mirror_mib), mirror_room(setup), static_cast<double>(memory.scratch_bytes) * mib,
-      (on_gpu ? static_cast<double>(memory.device_free_bytes) : machine_free) * mib, free_of);
+      (on_gpu ? static_cast<double>(memory.device_free_bytes) : machine_free) * mib, free_of,
+      setup.draft != nullptr ? "  (the draft model's weights, pages and scratch, on the first rank, are in these)\n" : "");
 }
 
 }  // namespace althing::actors

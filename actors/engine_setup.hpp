@@ -28,6 +28,7 @@ struct EngineSetup {
   std::uint64_t kv_mib = 0;  // of each rank, as given or as computed
   KvLayout kv;
   Limits limits;                                         // context clipped to what the model allows
+  std::shared_ptr<const gpu::DraftModel> draft{};        // what guesses, on the first rank; null: nothing
   std::uint32_t kv_mirror_mib = 0;                       // of each rank; 0: no mirror
   bool share_prefixes = false;                           // requests go on from pages that others have computed
   std::shared_ptr<const gpu::SyntheticScript> script{};  // what a synthetic engine says
@@ -50,6 +51,7 @@ struct EngineSetup {
     config.control = control;
     config.mirror = std::move(mirror);
     config.count_steps = rank == 0;  // whose results the core hears
+    if (rank == 0) config.draft = draft;
     config.script = script;
     config.synthetic_step = synthetic_step;
     return config;

@@ -54,7 +54,7 @@ typename Inspector::result_type inspect(Inspector& f, Grid& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RowSetup& x) {
-  return f(caf::meta::type_name("RowSetup"), x.row, x.request, x.sampling, x.dp_group, x.trace_top_m, x.tokens, x.prompt_count);
+  return f(caf::meta::type_name("RowSetup"), x.row, x.request, x.sampling, x.dp_group, x.trace_top_m, x.tokens, x.prompt_count, x.drafted);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, PageGrant& x) {
@@ -82,7 +82,7 @@ typename Inspector::result_type inspect(Inspector& f, MirroredPage& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RowWork& x) {
-  return f(caf::meta::type_name("RowWork"), x.row, x.start, x.count, x.tokens, x.sample, x.draws, x.mask);
+  return f(caf::meta::type_name("RowWork"), x.row, x.start, x.count, x.tokens, x.sample, x.draws, x.mask, x.guesses);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StepPlan& x) {
@@ -94,8 +94,12 @@ typename Inspector::result_type inspect(Inspector& f, DrawnToken& x) {
   return f(caf::meta::type_name("DrawnToken"), x.row, x.request, x.token, x.nonfinite);
 }
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RowGuesses& x) {
+  return f(caf::meta::type_name("RowGuesses"), x.row, x.request, x.tokens);
+}
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StepResult& x) {
-  return f(caf::meta::type_name("StepResult"), x.step, x.epoch, x.drawn, x.unrestored, x.counts, x.routing, x.logprobs);
+  return f(caf::meta::type_name("StepResult"), x.step, x.epoch, x.drawn, x.unrestored, x.counts, x.routing, x.logprobs, x.guesses);
 }
 
 namespace actors {

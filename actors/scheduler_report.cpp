@@ -22,7 +22,8 @@ void SchedulerShell::report() {
                             stats.tokens_restored, stats.tokens_recomputed});
   options_.metrics->prefixes(
       {stats.pages_cached, stats.prefix_pages_evicted, stats.prefix_hit_tokens, stats.prefix_miss_tokens, stats.prefix_misses});
-  options_.metrics->guesses({stats.guessed_tokens, stats.guessed_right});
+  options_.metrics->guesses(
+      {{stats.guessed_tokens - stats.drafted_tokens, stats.guessed_right - stats.drafted_right}, {stats.drafted_tokens, stats.drafted_right}});
   StatusReport status{epoch_usable_, stats.draining, epoch_, stats.running, stats.waiting, {}, grown_, grid_};
   for (const auto& pool : core_->pools()) status.pools.push_back({pool.used, pool.total});
   const double unix_seconds = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

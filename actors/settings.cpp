@@ -125,7 +125,9 @@ void add_engine_options(CLI::App& app, ServeSettings& s) {
          "requests that begin alike compute their beginning once: tenant (those of one tenant), all (of everybody), or off");
   number(app, "speculate", s.limits.speculation_tokens_max, WholeRange{0, 32},
          "most tokens that are guessed behind a sequence's next one, from what it said before, and verified in the same step; changes no token; 0: "
-         "none");
+         "none, or 4 with a draft model");
+  option(app, "draft-model", s.draft_model,
+         "folder of a smaller model of the same vocabulary (or dummy:20b) that guesses, too; the first rank runs it, and no token changes");
   option(app, "dense", s.dense, "attention and head weights on GPUs: bf16 as in the checkpoint, or fp8 (rounded, scales of 128 x 128)");
   number(app, "gpu-memory-fraction", s.gpu_memory_fraction, gpu_memory_fraction_range,
          "how much of each GPU's memory to use, for weights, KV cache and scratch together");
@@ -288,6 +290,9 @@ Status check(const ServeSettings& s) {
                  "synthetic-step-us"};
   if (s.limits.speculation_tokens_max > 0 && s.device == "synthetic")
     return Error{ErrorCode::invalid_argument, "--speculate is for models, and a synthetic engine has none; leave one of the two out", "speculate"};
+  if (!s.draft_model.empty() && s.device == "synthetic")
+    return Error{ErrorCode::invalid_argument, "--draft-model guesses for a model, and a synthetic engine has none; leave one of the two out",
+                 "draft-model"};
   if (auto status = check_curve(s); !status) return status;
   if (auto addresses = serving_addresses(s.bind, s.metrics, !s.curve_key.empty()); !addresses) return addresses.error();
   if (auto status = check_http(s); !status) return status;

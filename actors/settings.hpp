@@ -31,6 +31,7 @@ struct LogSettings {
 struct ServeSettings {
   std::string model;          // "" with `load`
   std::string load;           // "", "dummy:20b" or "dummy:120b"
+  std::string draft_model;    // folder, or as `load`; "": none
   std::string tokenizer;      // folder; "" for the model's
   std::string chat_template;  // file (docs/chat-templates.md); "" for Harmony
   std::uint32_t ranks = 1;

@@ -8,6 +8,7 @@
 #include "gpu/cpu/cpu_executor.hpp"
 #include "gpu/cuda/cuda_executor.hpp"
 #include "gpu/cuda/device_info.hpp"
+#include "gpu/drafting_executor.hpp"
 #include "gpu/synthetic_executor.hpp"
 
 namespace althing::gpu {
@@ -34,6 +35,15 @@ Status check_gpu(std::uint32_t gpu) {
 
 Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const Model> model, const ExecutorConfig& config) {
   if (model == nullptr) return Error{ErrorCode::invalid_argument, "an executor needs a model", "model"};
+  if (config.draft != nullptr) {
+    if (config.device == Device::synthetic)
+      return Error{ErrorCode::unsupported, "a synthetic engine computes nothing, so there is nothing to guess", "draft-model"};
+    ExecutorConfig alone = config;
+    alone.draft = nullptr;
+    auto target = create(model, alone);
+    if (!target) return target.error();
+    return drafting_executor(std::move(*target), model->spec, config);
+  }
   if (config.device == Device::synthetic) return create_synthetic_executor(std::move(model), config);
   if (config.device == Device::cuda) {
     if (config.mirror != nullptr)

@@ -48,6 +48,12 @@ enum class DenseFormat : std::uint8_t { bf16, fp8 };
 
 class SyntheticScript;  // synthetic_script.hpp
 
+// A smaller model of the same vocabulary, which guesses what the model will draw (drafting_executor.hpp).
+struct DraftModel {
+  std::shared_ptr<const Model> model;
+  RankPlacement placement;  // of a world of one
+};
+
 struct ExecutorConfig {
   RankPlacement placement;
   KvLayout kv;
@@ -63,6 +69,7 @@ struct ExecutorConfig {
   bool count_steps = true;                 // StepResult::counts, for all ranks; one rank of a world is enough
   std::shared_ptr<const SyntheticScript> script{};  // synthetic engine: what it says …
   std::chrono::microseconds synthetic_step{0};      // … and how long a step takes
+  std::shared_ptr<const DraftModel> draft{};        // CPU and CUDA backends: guesses where plans ask; one rank of a world is enough
 };
 
 // What others may watch. `progress` is for liveness; the rest is for tests and traces, and a backend may leave it out where it says so.

@@ -55,9 +55,14 @@ KvTotals::KvTotals(Registry& registry, std::uint32_t ranks)
                               {"hit", "miss"})),
       prefix_misses_(
           counters(registry, "althing_prefix_miss_total", "Requests that began, by why no more of their prompt was there.", "reason", miss_names())),
-      guesses_(counters(registry, "althing_guessed_tokens_total", "Tokens that were guessed, by what the model drew in their place.", "verdict",
-                        {"right", "wrong"})),
-      mirrored_(ranks) {}
+      mirrored_(ranks) {
+  auto& guesses = prometheus::BuildCounter()
+                      .Name("althing_guessed_tokens_total")
+                      .Help("Tokens that were guessed, by who guessed them and what the model drew in their place.")
+                      .Register(registry);
+  for (const char* proposer : {"lookup", "draft"})
+    for (const char* verdict : {"right", "wrong"}) guesses_.push_back(&guesses.Add({{"proposer", proposer}, {"verdict", verdict}}));
+}
 
 void KvTotals::mirror(const Mirror& mirror) {
   mirror_bytes_.Set(static_cast<double>(mirror.bytes_used));
@@ -75,8 +80,11 @@ void KvTotals::prefixes(const Prefixes& prefixes) {
 }
 
 void KvTotals::guesses(const Guesses& guesses) {
-  raise(*guesses_[0], guesses.right);
-  raise(*guesses_[1], guesses.tokens - std::min(guesses.tokens, guesses.right));
+  std::size_t next = 0;
+  for (const Guesses::Counts& counts : {guesses.lookup, guesses.draft}) {
+    raise(*guesses_[next++], counts.right);
+    raise(*guesses_[next++], counts.tokens - std::min(counts.tokens, counts.right));
+  }
 }
 
 void KvTotals::rank_pages(std::uint32_t rank, std::span<const std::uint64_t> counts) {

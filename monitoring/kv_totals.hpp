@@ -38,8 +38,11 @@ class KvTotals {
 
   // Tokens that were guessed and verified. Cumulative.
   struct Guesses {
-    std::uint64_t tokens = 0;
-    std::uint64_t right = 0;  // of these
+    struct Counts {
+      std::uint64_t tokens = 0;
+      std::uint64_t right = 0;  // of these
+    };
+    Counts lookup, draft;  // by who guessed them
   };
 
   // REQUIRES: the registry outlives this.
@@ -60,7 +63,7 @@ class KvTotals {
   prometheus::Counter& blocks_evicted_;
   std::vector<prometheus::Counter*> prefix_tokens_;              // hit, miss
   std::vector<prometheus::Counter*> prefix_misses_;              // by PrefixMiss, without the first
-  std::vector<prometheus::Counter*> guesses_;                    // right, wrong
+  std::vector<prometheus::Counter*> guesses_;                    // lookup's right and wrong, the draft model's
   std::vector<std::array<std::uint64_t, rank_fates>> mirrored_;  // by rank, as last heard
 };
 

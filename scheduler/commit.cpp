@@ -10,13 +10,17 @@
 namespace althing::scheduler {
 namespace {
 
-// Results arrive in the plan's order, so the hint is nearly always right; a result that is not in order is searched for the index-th of the work.
-const DrawnToken* find_draw(const std::vector<DrawnToken>& drawn, std::size_t hint, const FlightWork& work, std::uint32_t index) {
+// All draws of the work, null where they are missing. Results arrive in the plan's order, so the hint is nearly always right; a result that is not in
+// order is searched. Of several draws none counts unless all are there: nobody could tell which of them it is.
+void find_draws(const std::vector<DrawnToken>& drawn, std::size_t hint, const FlightWork& work, std::vector<const DrawnToken*>& found) {
   const auto fits = [&](const DrawnToken& d) { return d.row == work.row && d.request == work.request; };
-  if (hint + index < drawn.size() && fits(drawn[hint + index])) return &drawn[hint + index];
+  found.clear();
+  for (std::size_t i = hint; i < drawn.size() && found.size() < work.draws && fits(drawn[i]); ++i) found.push_back(&drawn[i]);
+  if (found.size() == work.draws) return;
+  found.clear();
   for (const DrawnToken& d : drawn)
-    if (fits(d) && index-- == 0) return &d;
-  return nullptr;
+    if (fits(d) && found.size() < work.draws) found.push_back(&d);
+  if (found.size() < work.draws) found.assign(work.draws, nullptr);
 }
 
 }  // namespace
@@ -34,7 +38,7 @@ void Core::State::commit(const StepResult& result) {
   for (const FlightWork& work : flight.work) {
     if (!work.decode) totals.prompt_tokens += work.count;
     drawn.clear();
-    for (std::uint32_t i = 0; work.sample && i < work.draws; ++i) drawn.push_back(find_draw(result.drawn, draw_index, work, i));
+    if (work.sample) find_draws(result.drawn, draw_index, work, drawn);
     draw_index += drawn.size();
     if (work.sequence == nullptr || !work.sequence->running)
       for (const DrawnToken* one : drawn) orphaned_nan = orphaned_nan || one == nullptr || one->nonfinite;
@@ -42,6 +46,7 @@ void Core::State::commit(const StepResult& result) {
     Sequence& sequence = *work.sequence;
     const std::uint32_t start = sequence.starts[0];
     --sequence.in_flight;
+    if (work.guesses > 0) sequence.asked = false;
     sequence.starts[0] = sequence.starts[1];
     sequence.pending -= static_cast<std::uint32_t>(drawn.size());
     if (!sequence.guessed.empty()) {
@@ -53,6 +58,7 @@ void Core::State::commit(const StepResult& result) {
     sequence.pace.drawn();
     take_draw(sequence, flight.step, drawn[0]);
   }
+  take_drafts(flight, result.guesses);
   if (orphaned_nan) {
     quarantine_released();
     for (const LeftPage& left : flight.release) books[left.dp_group.value].taint(left.page);
@@ -90,6 +96,7 @@ bool Core::State::take_draw(Sequence& sequence, StepId step, const DrawnToken* d
   effects.emplace_back(
       TokensDrawn{sequence.request, sequence.completion_count(), {drawn->token}, sequence.preemptions, {}, sequence.cached_tokens, sequence.miss});
   sequence.tokens.push_back(drawn->token);
+  sequence.drafts.clear();
   ++totals.completion_tokens;
   return !end_if_complete(sequence);
 }

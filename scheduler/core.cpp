@@ -225,6 +225,7 @@ void Core::State::lose(EpochId dead) {
     sequence->pending = 0;
     sequence->in_flight = 0;
     sequence->guessed.clear();
+    sequence->asked = false;
   }
   while (!running.empty()) {
     Sequence& sequence = *running.back();

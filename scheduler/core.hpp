@@ -56,6 +56,8 @@ struct CoreStats {
   // Guesses. Cumulative.
   std::uint64_t guessed_tokens = 0;  // that were verified
   std::uint64_t guessed_right = 0;   // of these: the model drew the same, so they saved a step each
+  std::uint64_t drafted_tokens = 0;  // of guessed_tokens: those of the draft model …
+  std::uint64_t drafted_right = 0;   // … and of guessed_right
   bool ready = false;                // a complete membership exists
   bool draining = false;
 };

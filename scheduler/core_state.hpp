@@ -32,7 +32,8 @@ struct FlightWork {
   std::uint32_t count = 0;
   bool sample = false;
   std::uint32_t draws = 1;
-  bool decode = false;  // one token that was just generated, not a prompt or a recomputation
+  bool decode = false;        // one token that was just generated, not a prompt or a recomputation
+  std::uint32_t guesses = 0;  // RowWork's
 };
 
 // A sequence whose pages a step in flight fetches from the mirror.
@@ -107,6 +108,8 @@ struct Core::State {
   std::uint64_t event_count = 0;  // what was left by the same event was left at the same time
   bool draining = false;
   CoreStats totals;  // the cumulative part only
+
+  std::uint32_t guesses_to_ask = 0;  // by the step that is being planned
 
   std::vector<Effect> effects;  // of the event in hand
 
@@ -191,10 +194,15 @@ struct Core::State {
   std::uint64_t pages_ahead(const Sequence& next, DpGroup group, const PrefixHit& hit) const;
 
   // speculation.cpp
+  bool may_be_guessed(const Sequence& sequence) const;
   bool may_speculate(const Sequence& sequence) const;
   std::vector<TokenId> guesses(Sequence& sequence, const Room& room);
   bool waits_to_guess(Sequence& sequence);
   std::uint32_t room_for_guesses(std::uint32_t tokens_left) const;
+  // Pages may be there for so many tokens more than are computed or planned.
+  std::uint32_t pages_ahead_tokens() const { return (config.limits.draft_model ? 2 : 1) * config.limits.speculation_tokens_max; }
+  std::uint32_t ask_for_guesses(Sequence& sequence);
+  void take_drafts(const Flight& flight, const std::vector<RowGuesses>& guesses);
   void take_verified(Sequence& sequence, StepId step, std::span<const DrawnToken* const> drawn);
 
   // preemption.cpp

@@ -101,11 +101,13 @@ std::string Core::State::check_sequence(const Sequence& s) const {
   if (s.known() + s.pending > request_tokens_max()) return differ("tokens, at most", request_tokens_max(), s.known() + s.pending);
   std::uint32_t in_flight = 0;
   std::uint32_t draws = 0;
+  bool asked = false;
   for (const Flight& flight : flights)
     for (const FlightWork& work : flight.work)
       if (work.sequence == &s) {
         ++in_flight;
         draws += work.sample ? work.draws : 0;
+        asked = asked || work.guesses > 0;
       }
   std::uint32_t restores = 0;
   for (const Flight& flight : flights)
@@ -114,11 +116,12 @@ std::string Core::State::check_sequence(const Sequence& s) const {
   in_flight += restores;
   if (in_flight != s.in_flight) return differ("steps in flight", in_flight, s.in_flight);
   if (draws != s.pending) return differ("draws in flight", draws, s.pending);
+  if (asked != s.asked) return "guesses are asked for and not waited for, or the other way round";
   for (std::size_t g = 0; g < s.tables.size(); ++g) {
     const KvGroup& group = config.kv.groups[g];
     const std::string where = " of group " + std::to_string(g);
     const std::uint32_t covering = pages_covering(group, s.planned);
-    const std::uint32_t most = pages_covering(group, s.planned + config.limits.speculation_tokens_max);
+    const std::uint32_t most = pages_covering(group, s.planned + pages_ahead_tokens());
     const std::size_t there = s.tables[g].pages.size();
     if (there < covering || (there > covering && (!s.running || there > most))) return differ("page table" + where, covering, there);
     const std::uint32_t first = s.running ? first_page_read(group, s.oldest_start()) : 0;

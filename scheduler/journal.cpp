@@ -11,7 +11,7 @@ namespace althing::scheduler {
 namespace {
 
 constexpr std::string_view header_word = "althing-journal";
-constexpr std::uint32_t format_version = 7;
+constexpr std::uint32_t format_version = 8;
 
 std::string write(const Submitted& e, JournalText text) {
   const SamplingParameters& s = e.sampling;
@@ -60,11 +60,18 @@ std::string write(const StepDone& e, JournalText text) {
   std::string unrestored;
   for (const SlotOfGroup& place : e.result.unrestored)
     unrestored += (unrestored.empty() ? "" : ",") + std::to_string(place.dp_group.value) + ':' + std::to_string(place.slot.value);
+  std::string guesses;
+  for (const RowGuesses& row : e.result.guesses) {
+    guesses += (guesses.empty() ? "" : ",") + std::to_string(row.row.value) + ':' + std::to_string(row.request.value) + ':';
+    for (std::size_t i = 0; i < row.tokens.size(); ++i)
+      guesses += (i > 0 ? "." : "") + (text == JournalText::redacted ? "#" : std::to_string(row.tokens[i]));
+  }
   return LineWriter("step_done")
       .number("step", e.result.step.value)
       .number("epoch", e.result.epoch.value)
       .raw("drawn", drawn)
       .raw("unrestored", unrestored)
+      .raw("guesses", guesses)
       .take();
 }
 
@@ -190,6 +197,28 @@ Cancelled read_cancelled(LineReader& line) {
   return e;
 }
 
+// row:request:token.token
+bool read_guesses(LineReader& line, std::string_view text, RowGuesses& row) {
+  int index = 0;
+  return split(text, ':',
+               [&](std::string_view part) {
+                 switch (index++) {
+                   case 0:
+                     return parse(part, row.row.value);
+                   case 1:
+                     return parse(part, row.request.value);
+                   case 2:
+                     return split(part, '.', [&](std::string_view token) {
+                       if (token == "#") line.redacted("guesses");
+                       return token == "#" || parse(token, row.tokens.emplace_back());
+                     });
+                   default:
+                     return false;
+                 }
+               }) &&
+         index == 3;
+}
+
 StepDone read_step_done(LineReader& line) {
   StepDone e;
   line.number("step", e.result.step);
@@ -226,6 +255,9 @@ StepDone read_step_done(LineReader& line) {
     };
     if (!split(*unrestored, ',', one)) line.fail("unrestored", *unrestored, "group:slot, separated by commas");
   }
+  if (const auto guesses = line.field("guesses"))
+    if (!split(*guesses, ',', [&](std::string_view part) { return read_guesses(line, part, e.result.guesses.emplace_back()); }))
+      line.fail("guesses", *guesses, "row:request:tokens, separated by commas");
   return e;
 }
 
@@ -328,7 +360,7 @@ std::string to_config_line(const CoreConfig& config) {
   line.number("dp_groups", config.dp_groups);
   line.number("mirror_slots", config.mirror_slots).number("mirror_identity", config.mirror_identity);
   line.number("share_prefixes", config.share_prefixes ? 1 : 0);
-  line.number("speculation_tokens_max", l.speculation_tokens_max);
+  line.number("speculation_tokens_max", l.speculation_tokens_max).number("draft_model", l.draft_model ? 1 : 0);
   line.number("tenant_sequences_max", l.tenant_sequences_max).number("priority_ms", l.priority_ms).number("deadline_near_ms", l.deadline_near_ms);
   line.number("page_count", config.kv.page_count).number("page_bytes", config.kv.page_bytes).raw("groups", groups_text(config.kv.groups));
   return line.take();
@@ -357,6 +389,7 @@ Result<CoreConfig> from_config_line(std::string_view text) {
   line.number("mirror_identity", config.mirror_identity);
   line.flag("share_prefixes", config.share_prefixes);
   line.number("speculation_tokens_max", l.speculation_tokens_max);
+  line.flag("draft_model", l.draft_model);
   line.number("tenant_sequences_max", l.tenant_sequences_max);
   line.number("priority_ms", l.priority_ms);
   line.number("deadline_near_ms", l.deadline_near_ms);

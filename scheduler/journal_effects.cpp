@@ -36,7 +36,7 @@ std::string text_of(const SlotOfGroup& place) { return word(place.dp_group.value
 // A row's sampling is the request's, which its submission says in full; only what the core changes of it stands here, and what must not be mixed up.
 std::string text_of(const RowSetup& setup) {
   return word(setup.row.value, setup.request.value, setup.dp_group.value, setup.trace_top_m, setup.sampling.seed, setup.sampling.choice,
-              setup.sampling.completion_tokens_max, setup.prompt_count) +
+              setup.sampling.completion_tokens_max, setup.prompt_count, setup.drafted ? 1U : 0U) +
          ':' +
          listed(
              setup.tokens, [](TokenId token) { return word(token); }, '.');
@@ -50,7 +50,7 @@ std::string text_of(const PageGrant& grant) {
 
 // The core leaves masks empty.
 std::string text_of(const RowWork& work) {
-  return word(work.row.value, work.start, work.count, work.sample ? work.draws : 0U) + ':' +
+  return word(work.row.value, work.start, work.count, work.sample ? work.draws : 0U, work.guesses) + ':' +
          listed(
              work.tokens, [](TokenId token) { return word(token); }, '.');
 }

@@ -23,12 +23,14 @@ void Core::State::plan_steps() {
 
 bool Core::State::plan_step() {
   if (!ready || (sequences.empty() && scrub_due.empty()) || flights.size() >= config.limits.steps_in_flight_max) return false;
+  // Rows that wait for guesses would come back in another step than those that go on now, and the model's weights be read for half of the rows each.
+  if (!flights.empty() && std::any_of(running.begin(), running.end(), [](const Sequence* sequence) { return sequence->asked; })) return false;
   Room room(books.size());
   room.tokens = config.limits.step_tokens_max;
   make_way(room);
   for (const Sequence* sequence : running)
     if (sequence->wants_work() && sequence->decodes() && sequence->may_draw() && !sequence->restoring) --room.tokens;
-  room.guesses = room_for_guesses(room.tokens);
+  room.guesses = guesses_to_ask = room_for_guesses(room.tokens);
   StepPlan plan;
   Flight flight;
   allot_prefill(room);
@@ -71,7 +73,7 @@ bool Core::State::plan_step() {
 void Core::State::plan_row(Sequence& sequence, Room& room, StepPlan& plan, Flight& flight) {
   // A row whose draw nobody has decided about is left out; the others go on.
   if (!sequence.wants_work() || sequence.restoring || !sequence.may_draw()) return;
-  if (!sequence.guessed.empty()) return;  // what follows depends on which of them hold
+  if (!sequence.guessed.empty() || sequence.asked) return;  // what follows depends on which of them hold, or on what is guessed
   const bool decode = sequence.decodes();
   const bool speculates = may_speculate(sequence);
   if (speculates && sequence.in_flight > 0 && waits_to_guess(sequence)) return;
@@ -181,6 +183,7 @@ void Core::State::give_row(Sequence& sequence, DpGroup group, StepPlan& plan) {
   sequence.dp_group = group;
   sequence.row = RowIndex{static_cast<std::uint32_t>(free_row - rows.begin())};
   RowSetup& setup = plan.set.emplace_back(RowSetup{sequence.row, sequence.request, sequence.sampling, sequence.dp_group, sequence.trace_top_m});
+  setup.drafted = config.limits.draft_model && may_be_guessed(sequence);
   if (sequence.sampling.penalizes()) {
     setup.tokens = sequence.tokens;
     setup.prompt_count = sequence.prompt_count;
@@ -313,9 +316,18 @@ std::uint32_t Core::State::count_fitting(const Sequence& sequence, std::uint32_t
 
 // REQUIRES: its group's pool has the pages, and 1 <= count <= sequence.left().
 void Core::State::schedule(Sequence& sequence, std::uint32_t count, StepPlan& plan, Flight& flight) {
+  const std::vector<TokenId>& guessed = sequence.guessed;
+  RowWork work;
+  work.sample = sequence.planned + count == sequence.length() + guessed.size();
+  if (work.sample) work.guesses = ask_for_guesses(sequence);
+  // A draft model goes on in the row's pages, so there are some for it as long as others have enough.
+  const bool starts = !plan.set.empty() && plan.set.back().row == sequence.row;  // what a start may take was decided before
+  const bool spare = work.guesses > 0 && !starts && book_of(sequence).available() > 2 * running.size();
+  const std::uint32_t end =
+      std::min(sequence.planned + count + (spare ? work.guesses : 0), std::max(sequence.positions_max(), sequence.planned + count));
   for (std::size_t g = 0; g < sequence.tables.size(); ++g) {
     std::vector<PageId>& pages = sequence.tables[g].pages;
-    const std::uint32_t covering = pages_covering(config.kv.groups[g], sequence.planned + count);
+    const std::uint32_t covering = pages_covering(config.kv.groups[g], end);
     if (covering <= pages.size()) continue;
     PageGrant grant{sequence.row, static_cast<std::uint32_t>(g), static_cast<std::uint32_t>(pages.size()), {}};
     while (pages.size() < covering) {
@@ -324,21 +336,18 @@ void Core::State::schedule(Sequence& sequence, std::uint32_t count, StepPlan& pl
     }
     plan.pages.push_back(std::move(grant));
   }
-  RowWork work;
   work.row = sequence.row;
   work.start = sequence.planned;
   work.count = count;
   // With a draw in flight the token is on the device only.
-  const std::vector<TokenId>& guessed = sequence.guessed;
   work.draws = 1 + static_cast<std::uint32_t>(guessed.size());
   if (sequence.pending == 0) {
     const auto first = sequence.tokens.begin() + sequence.planned;
     work.tokens.assign(first, first + (count - static_cast<std::uint32_t>(guessed.size())));
     work.tokens.insert(work.tokens.end(), guessed.begin(), guessed.end());
   }
-  work.sample = sequence.planned + count == sequence.length() + guessed.size();
   const bool decode = work.draws == count && sequence.planned >= sequence.prompt_count;
-  flight.work.push_back(FlightWork{&sequence, sequence.request, sequence.row, count, work.sample, work.draws, decode});
+  flight.work.push_back(FlightWork{&sequence, sequence.request, sequence.row, count, work.sample, work.draws, decode, work.guesses});
   sequence.starts[sequence.in_flight++] = sequence.planned;
   sequence.planned += count;
   FairQueue::charge(sequence, sequence.planned);

@@ -75,6 +75,9 @@ struct Sequence {
   bool restoring = false;                    // pages are on their way back from the mirror; nothing is computed before they are there
 
   std::vector<TokenId> guessed;  // by the step in flight; it is the only one
+  bool drafted = false;          // those are the draft model's
+  bool asked = false;            // a step in flight brings the draft model's guesses
+  std::vector<TokenId> drafts;   // its guesses of what follows the last token
   PromptLookup lookup;           // as far as anybody has guessed
   SpeculationPace pace;
   std::uint32_t computed_most = 0;  // positions that were computed once, even if they are lost now

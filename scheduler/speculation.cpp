@@ -47,20 +47,24 @@ std::vector<TokenId> PromptLookup::guess(std::span<const TokenId> tokens, std::u
 
 std::uint32_t SpeculationPace::length(std::uint32_t most) const { return rest_ > 0 ? 0 : std::min(length_, most); }
 
-void SpeculationPace::verified(std::uint32_t guessed, std::uint32_t held) {
+void SpeculationPace::verified(std::uint32_t guessed, std::uint32_t held, bool drafted) {
   if (held == guessed) {
     length_ *= length_ < 64 ? 2 : 1;
   } else {
     length_ = std::max(held, 1u);
   }
   failures_ = held > 0 ? 0 : std::min(failures_ + 1, rest_doublings);
-  if (held == 0) rest_ = rest_first << failures_;
+  if (held == 0 && (!drafted || failures_ > 1)) rest_ = rest_first << failures_;
 }
 
 // Where a draw depends on the draws in front of it, somebody decides about it, or more is told of it than which it is, rows go token by token.
+bool Core::State::may_be_guessed(const Sequence& sequence) const {
+  return config.limits.speculation_tokens_max > 0 && !sequence.sampling.penalizes() && !sequence.sampling.logprobs && sequence.trace_top_m == 0 &&
+         !sequence.constrained;
+}
+
 bool Core::State::may_speculate(const Sequence& sequence) const {
-  return config.limits.speculation_tokens_max > 0 && sequence.decodes() && sequence.completion_count() > 0 && !sequence.sampling.penalizes() &&
-         !sequence.sampling.logprobs && sequence.trace_top_m == 0 && !sequence.constrained;
+  return may_be_guessed(sequence) && sequence.decodes() && sequence.completion_count() > 0;
 }
 
 // Guesses for the step that is being planned. REQUIRES: may_speculate(sequence), and nothing is in flight for it.
@@ -69,8 +73,43 @@ std::vector<TokenId> Core::State::guesses(Sequence& sequence, const Room& room) 
   const std::uint32_t chunk = config.limits.prefill_chunk_max - 1;
   const std::uint32_t most = sequence.pace.length(std::min({config.limits.speculation_tokens_max, left, chunk, room.guesses, room.tokens}));
   if (most == 0) return {};
+  // The draft model has seen all of the sequence, where the lookup goes by three tokens.
+  sequence.drafted = !sequence.drafts.empty();
+  if (sequence.drafted) {
+    std::vector<TokenId> drafts = std::exchange(sequence.drafts, {});
+    drafts.resize(std::min<std::size_t>(drafts.size(), most));
+    return drafts;
+  }
   sequence.lookup.read(sequence.tokens);
   return sequence.lookup.guess(sequence.tokens, most);
+}
+
+// How many the draft model shall guess behind the draw that is being planned: what the step after it can verify.
+std::uint32_t Core::State::ask_for_guesses(Sequence& sequence) {
+  if (!config.limits.draft_model || !may_be_guessed(sequence)) return 0;
+  const std::uint32_t drawn = sequence.completion_count() + sequence.pending + 1, chunk = config.limits.prefill_chunk_max - 1;
+  if (drawn + 1 >= sequence.sampling.completion_tokens_max) return 0;
+  const std::uint32_t left = sequence.sampling.completion_tokens_max - drawn - 1;
+  const std::uint32_t guesses = sequence.pace.length(std::min({config.limits.speculation_tokens_max, left, chunk, guesses_to_ask}));
+  guesses_to_ask -= guesses;
+  sequence.asked = guesses > 0;
+  return guesses;
+}
+
+void Core::State::take_drafts(const Flight& flight, const std::vector<RowGuesses>& guesses) {
+  for (const FlightWork& work : flight.work) {
+    if (work.guesses == 0) continue;
+    const auto found = sequences.find(work.request);
+    if (found == sequences.end()) continue;
+    Sequence& sequence = *found->second;
+    const auto is_its = [&](const RowGuesses& row) { return row.row == work.row && row.request == work.request; };
+    const auto stranger = [&](TokenId token) { return token >= config.vocabulary; };
+    if (const auto row = std::find_if(guesses.begin(), guesses.end(), is_its); row != guesses.end())
+      sequence.drafts.assign(row->tokens.begin(), std::find_if(row->tokens.begin(), row->tokens.end(), stranger));
+    sequence.drafts.resize(std::min<std::size_t>(sequence.drafts.size(), work.guesses));
+    // To wait for guesses that do not come is as bad as wrong ones.
+    if (sequence.drafts.empty()) sequence.pace.verified(1, 0);
+  }
 }
 
 // Its last draw is on its way, and there will probably be guesses when it is known.
@@ -106,7 +145,8 @@ void Core::State::take_verified(Sequence& sequence, StepId step, std::span<const
   }
   totals.guessed_tokens += guessed.size();
   totals.guessed_right += held;
-  sequence.pace.verified(static_cast<std::uint32_t>(guessed.size()), held);
+  if (sequence.drafted) totals.drafted_tokens += guessed.size(), totals.drafted_right += held;
+  sequence.pace.verified(static_cast<std::uint32_t>(guessed.size()), held, sequence.drafted);
   if (!sequence.running) return;
   sequence.planned = sequence.known() - 1;
   note_computed(sequence, before - 1, sequence.planned);

@@ -31,11 +31,12 @@ class PromptLookup {
   std::size_t read_ = 0;             // tokens
 };
 
-// How much to guess: more while guesses hold, less when they do not, and for a while nothing when none does.
+// How much to guess: more while guesses hold, less when they do not, and for a while nothing when none does. A draft model may be wrong once: it goes
+// by the whole sequence and is right again behind the word that it missed, where what a lookup goes by has ended.
 class SpeculationPace {
  public:
   std::uint32_t length(std::uint32_t most) const;
-  void verified(std::uint32_t guessed, std::uint32_t held);
+  void verified(std::uint32_t guessed, std::uint32_t held, bool drafted = false);
   // A token was drawn that nobody had guessed.
   void drawn() { rest_ -= rest_ > 0 ? 1 : 0; }
 

@@ -18,6 +18,7 @@ struct Limits {
   std::uint32_t prefill_chunk_max = 256;     // prompt tokens of one sequence in one step
   std::uint32_t steps_in_flight_max = 2;     // planned and not yet done
   std::uint32_t speculation_tokens_max = 0;  // guessed behind a sequence's next token, and verified in the same step; 0: nothing is guessed
+  bool draft_model = false;                  // the ranks guess too, by a smaller model, where a plan asks them to
   // Admission.
   std::uint32_t sequences_max = 256;        // accepted and not finished: running and waiting
   std::uint32_t tenant_sequences_max = 0;   // of them, one tenant's; 0: all

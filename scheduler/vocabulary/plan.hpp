@@ -30,6 +30,7 @@ struct RowSetup {
   // work computes is no measure: pages may have come back from the mirror.
   std::vector<TokenId> tokens{};
   std::uint32_t prompt_count = 0;  // so many of `tokens` are the prompt's
+  bool drafted = false;            // its work may ask for guesses
 
   friend bool operator==(const RowSetup&, const RowSetup&) = default;
 };
@@ -96,6 +97,8 @@ struct RowWork {
   // Of which tokens (token_mask.hpp); "": of all. The core leaves it empty: it knows when a draw may be made, and whoever sends the plan what it may
   // yield.
   std::string mask{};
+  // With `sample`, where a draft model is there: guess at most so many tokens behind the last draw that counts.
+  std::uint32_t guesses = 0;
 
   friend bool operator==(const RowWork&, const RowWork&) = default;
 };
@@ -127,6 +130,15 @@ struct DrawnToken {
   friend bool operator==(const DrawnToken&, const DrawnToken&) = default;
 };
 
+// What a draft model thinks that follows the last draw of a row that counts: at most RowWork::guesses.
+struct RowGuesses {
+  RowIndex row;
+  RequestId request;
+  std::vector<TokenId> tokens;
+
+  friend bool operator==(const RowGuesses&, const RowGuesses&) = default;
+};
+
 struct StepResult {
   StepId step;
   EpochId epoch;
@@ -135,6 +147,7 @@ struct StepResult {
   std::string counts{};                   // what it did at the experts (expert_counts.hpp); the core never sees it. Empty: no tokens, or not counted
   std::string routing{};                  // where tokens of traced rows went (routing_trace.hpp); likewise
   std::string logprobs{};                 // of draws whose rows asked for them (logprobs.hpp); likewise
+  std::vector<RowGuesses> guesses{};      // ascending by row; rows without a guess are left out
 
   friend bool operator==(const StepResult&, const StepResult&) = default;
 };

@@ -119,20 +119,57 @@ void run_all(const std::shared_ptr<const gpu::Model>& model, const std::vector<C
   }
 }
 
+// With a draft model, greedily and with noise: the same tokens in fewer steps.
+void run_drafted(const std::shared_ptr<const gpu::Model>& model, std::shared_ptr<const gpu::Model> draft, std::vector<Case> cases, gpu::Device device,
+                 Verdict& verdict) {
+  LocalEngine::Options options;
+  options.device = device;
+  options.limits.sequences_max = static_cast<std::uint32_t>(cases.size()) + options.limits.rows_max;
+  options.limits.rows_max = 16;
+  for (const float temperature : {0.0F, 1.0F}) {
+    for (std::size_t i = 0; i < cases.size(); ++i) cases[i].request.sampling.temperature = temperature, cases[i].request.sampling.seed = i;
+    std::vector<LocalEngine::Completion> plain;
+    std::uint64_t steps = 0;
+    for (const bool drafts : {false, true}) {
+      options.draft = drafts ? draft : nullptr;
+      options.limits.speculation_tokens_max = drafts ? 4 : 0;
+      auto engine = LocalEngine::create(model, options);
+      if (!engine) return verdict.skip("with a draft model", engine.error().message);
+      auto completions = run_together(**engine, cases, 1);
+      if (!drafts) {
+        plain = std::move(completions);
+        steps = (*engine)->steps();
+        continue;
+      }
+      const auto stats = (*engine)->stats();
+      std::printf("temperature %.0f, drafted: %llu of %llu guesses right, %llu steps instead of %llu\n", temperature,
+                  static_cast<unsigned long long>(stats.drafted_right), static_cast<unsigned long long>(stats.drafted_tokens),
+                  static_cast<unsigned long long>((*engine)->steps()), static_cast<unsigned long long>(steps));
+      for (std::size_t i = 0; i < cases.size(); ++i)
+        if (completions[i].tokens == plain[i].tokens)
+          verdict.pass();
+        else
+          verdict.fail(cases[i].name + " (drafted)", "differs from the model's own");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace althing::tests
 
 int main(int argc, char** argv) {
   if (althing::tests::helped(argc, argv,
-                             "conversations [--first N] [--device cpu|cuda] [MODEL_FOLDER [CONVERSATIONS.jsonl …]]\n"
-                             "A model's recorded conversations, token for token, alone and all at once."))
+                             "conversations [--first N] [--device cpu|cuda] [--draft FOLDER] [MODEL_FOLDER [CONVERSATIONS.jsonl …]]\n"
+                             "A model's recorded conversations, token for token, alone and all at once; with a draft model, guessed as well."))
     return 0;
   using namespace althing;
   tests::Verdict verdict;
   std::size_t first = SIZE_MAX;
   gpu::Device device = gpu::Device::cpu;
+  std::string draft;
   for (; argc > 2 && std::string_view(argv[1]).starts_with("--"); argc -= 2, argv += 2) {
     if (std::string_view(argv[1]) == "--first") first = std::strtoul(argv[2], nullptr, 10);
+    if (std::string_view(argv[1]) == "--draft") draft = argv[2];
     if (std::string_view(argv[1]) == "--device" && std::string_view(argv[2]) == "cuda") device = gpu::Device::cuda;
   }
   const std::string directory = argc > 1 ? argv[1] : ALTHING_SOURCE_DIR "/examples/models/tiny";
@@ -149,5 +186,12 @@ int main(int argc, char** argv) {
     for (tests::Case& item : tests::read_cases(file, (*model)->stop_tokens, next_request, verdict)) cases.push_back(std::move(item));
   if (cases.size() > first) cases.erase(cases.begin() + static_cast<std::ptrdiff_t>(first), cases.end());
   if (!cases.empty()) tests::run_all(*model, cases, device, verdict);
+  if (!draft.empty()) {
+    auto guesser = gpu::load_gpt_oss(draft);
+    if (guesser)
+      tests::run_drafted(*model, *guesser, cases, device, verdict);
+    else
+      verdict.fail(draft, guesser.error().message);
+  }
   return verdict.close();
 }

@@ -38,7 +38,8 @@ struct EngineOptions {
   std::uint32_t mirror_pages = 0;  // room for so many in the KV mirror of each rank
   gpu::ExpertControl control{};
   std::shared_ptr<const gpu::SyntheticScript> script{};
-  bool count_steps = true;  // on every rank, so that run() compares what they counted, too
+  bool count_steps = true;                         // on every rank, so that run() compares what they counted, too
+  std::shared_ptr<const gpu::DraftModel> draft{};  // on the first rank
 };
 
 class Engine {
@@ -71,6 +72,7 @@ class Engine {
     for (const RankPlacement& placement : *placements) {
       config.placement = placement;
       config.gpu = placement.rank.value;
+      config.draft = placement.rank.value == 0 ? options.draft : nullptr;
       if (options.mirror_pages > 0) {
         const std::uint64_t bytes = (std::uint64_t{options.mirror_pages} + 1) * (layout->page_bytes + 64) + 8192;
         auto memory = gpu::MirrorMemory::create(bytes, {1, 2});
@@ -174,8 +176,9 @@ class Engine {
  private:
   Engine() = default;
 
-  // Each rank has its own times.
+  // Each rank has its own times, and the first one the guesses.
   static StepResult untimed(StepResult result) {
+    result.guesses.clear();
     const std::string routing = std::exchange(result.routing, {});
     std::string_view left = routing;
     while (const auto section = next_section(left)) {

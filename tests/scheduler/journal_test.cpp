@@ -59,6 +59,9 @@ TEST(Journal, every_kind_of_event_comes_back) {
   constexpr auto most = std::numeric_limits<std::uint64_t>::max();
   expect_round_trip(RanksReady{EpochId{9}, KvShape{3, easy_config().kv, 17, most}});
   expect_round_trip(RanksReady{EpochId{9}, std::nullopt, {most, 1}, {{DpGroup{0}, MirrorSlot{1}, {0, most}}, {DpGroup{3}, MirrorSlot{0}, {5, 6}}}});
+  StepResult drafted{StepId{most}, EpochId{3}, {{RowIndex{0}, RequestId{5}, 1, false}}};
+  drafted.guesses = {{RowIndex{0}, RequestId{most}, {0, 4'000'000'000u, 7}}, {RowIndex{3}, RequestId{2}, {9}}};
+  expect_round_trip(StepDone{drafted});
   expect_round_trip(RanksLost{EpochId{10}});
   expect_round_trip(Ticked{std::numeric_limits<std::uint64_t>::max()});
   expect_round_trip(DrainStarted{});
@@ -124,6 +127,10 @@ TEST(Journal, a_redacted_journal_holds_no_token_and_is_refused_for_replay) {
   const StepDone done{StepResult{StepId{1}, EpochId{1}, {{RowIndex{0}, RequestId{5}, 17171, false}}}};
   EXPECT_THAT(to_line(done, JournalText::redacted), testing::Not(HasSubstr("17171")));
   EXPECT_EQ(from_line(to_line(done, JournalText::redacted)).error().code, ErrorCode::unsupported);
+  StepDone drafted;
+  drafted.result.guesses = {{RowIndex{0}, RequestId{5}, {18181, 19191}}};
+  EXPECT_THAT(to_line(drafted, JournalText::redacted), HasSubstr("guesses=0:5:#.#"));
+  EXPECT_EQ(from_line(to_line(drafted, JournalText::redacted)).error().code, ErrorCode::unsupported);
   // Keys and their secret together would tell who guesses a prompt that it is right.
   const RanksReady ready{EpochId{1}, std::nullopt, {51515, 61616}, {{DpGroup{0}, MirrorSlot{1}, {71717, 81818}}}};
   for (const char* number : {"51515", "61616", "71717", "81818"}) EXPECT_THAT(to_line(ready, JournalText::redacted), testing::Not(HasSubstr(number)));
@@ -165,6 +172,8 @@ TEST(Journal, damaged_lines_are_refused_with_the_place) {
   EXPECT_THAT(message("step_done step=1 epoch=1 drawn=0:1:2:7"), HasSubstr("drawn"));
   EXPECT_THAT(message("step_done step=1 epoch=1 drawn= unrestored=1"), HasSubstr("unrestored"));
   EXPECT_THAT(message("step_done step=1 epoch=1 drawn= unrestored=1:2:3"), HasSubstr("unrestored"));
+  for (const char* guesses : {"1", "1:2", "1:2:3:4", "1:2:3.", "1:2:x", "1:2:3,"})
+    EXPECT_THAT(message(std::string("step_done step=1 epoch=1 drawn= unrestored= guesses=") + guesses), HasSubstr("guesses"));
   const std::string no_shape = "ranks_ready epoch=1 dp_groups=0 page_count=0 page_bytes=0 groups= mirror_slots=0 mirror_identity=0 ";
   EXPECT_THAT(message(no_shape + "seed=1 mirrored="), HasSubstr("seed"));
   EXPECT_THAT(message(no_shape + "seed=1:2 mirrored=0:1:2"), HasSubstr("mirrored"));

@@ -330,6 +330,26 @@ class RankModel {
       result.drawn.push_back({work.row, row.given.request, draw.token, draw.nonfinite});
       if (draw.nonfinite) taint(row);
     }
+    return guess(work, row, result);
+  }
+
+  // A draft model that is right most of the time, and sometimes has nothing to say.
+  std::string guess(const RowWork& work, const Row& row, StepResult& result) const {
+    if (work.guesses == 0) return {};
+    if (!limits_.draft_model || !row.given.drafted || !work.sample || work.guesses > limits_.speculation_tokens_max) return "is asked for guesses";
+    const std::size_t first = result.drawn.size() - work.draws;
+    std::uint32_t held = 0;
+    while (held + 1 < work.draws && work.tokens[work.tokens.size() - (work.draws - 1) + held] == result.drawn[first + held].token) ++held;
+    TokenId next = result.drawn[first + held].token;
+    std::uint64_t kv = row.kv[row.kv.size() - work.draws + held];
+    RowGuesses guesses{work.row, row.given.request, {}};
+    const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(kv % 8, work.guesses));
+    for (std::uint32_t i = 0; i < count; ++i) {
+      kv = mix(kv, next);
+      next = pseudo_draw(kv, row.given.sampling, vocabulary_).token;
+      guesses.tokens.push_back(kv % 9 == 0 ? (next + 1) % vocabulary_ : next);
+    }
+    if (!guesses.tokens.empty()) result.guesses.push_back(std::move(guesses));
     return {};
   }
 

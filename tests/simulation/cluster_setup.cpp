@@ -17,7 +17,7 @@ scheduler::CoreConfig core_of(Dice& dice) {
   l.sequences_max = l.rows_max + dice.between(4, 24);
   l.context_tokens_max = dice.between(24, 128);
   l.completion_tokens_max = 64;
-  if (dice.one_in(2)) l.speculation_tokens_max = dice.between(1, 6);
+  if (dice.one_in(2)) l.speculation_tokens_max = dice.between(1, 6), l.draft_model = dice.one_in(2);
   l.priority_ms = dice.between(20, 400);
   l.deadline_near_ms = dice.between(50, 1'000);
   l.tenant_sequences_max = dice.one_in(4) ? l.sequences_max / 2 : 0;

@@ -52,7 +52,7 @@ scheduler::CoreConfig random_config(Dice& dice) {
   const std::uint32_t extra = one_request * dice.between(1, 3) / config.dp_groups;
   config.kv.page_count = std::max(groups, one_request / 2 + dice.between(0, extra));
   if (dice.one_in(3)) l.tenant_sequences_max = dice.between(1, l.sequences_max);
-  if (dice.one_in(2)) l.speculation_tokens_max = dice.between(1, 6);
+  if (dice.one_in(2)) l.speculation_tokens_max = dice.between(1, 6), l.draft_model = dice.one_in(2);
   l.priority_ms = dice.between(0, 100);
   l.deadline_near_ms = dice.between(0, 100);
   if (!dice.one_in(3)) config.mirror_slots = dice.one_in(2) ? dice.between(1, one_request) : 10 * one_request;

@@ -20,6 +20,7 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(std::shared_ptr<const g
   if (!placements) return placements.error();
   Limits limits = options.limits;
   limits.context_tokens_max = std::min(limits.context_tokens_max, spec.context_tokens_max);
+  limits.draft_model = options.draft != nullptr;
   auto kv = gpu::kv_layout(spec, *placements, gpu::kv_format(options.device), options.kv_bytes, limits.context_tokens_max);
   if (!kv) return kv.error();
   std::unique_ptr<LocalEngine> engine(new LocalEngine);
@@ -57,6 +58,12 @@ Status LocalEngine::start_ranks() {
       auto mirror = gpu::MirrorMemory::adopt(::dup(mirrors_[rank].descriptor()), rank, kv_.page_bytes);
       if (!mirror) return mirror.error();
       config.mirror = std::move(*mirror);
+    }
+    if (rank == 0 && options_.draft) {
+      const gpu::DecoderSpec& spec = options_.draft->spec;
+      auto own = scheduler::place(1, {spec.query_heads, spec.kv_heads, spec.experts, spec.vocabulary});
+      if (!own) return own.error();
+      config.draft = std::make_shared<const gpu::DraftModel>(gpu::DraftModel{options_.draft, (*own)[0]});
     }
     auto executor = gpu::Executor::create(model_, config);
     if (!executor) return executor.error();

@@ -27,6 +27,7 @@ class LocalEngine {
     Limits limits;
     std::uint64_t mirror_bytes = 0;  // a rank; 0: no KV mirror
     bool share_prefixes = false;
+    std::shared_ptr<const gpu::Model> draft{};  // guesses on the first rank, up to limits.speculation_tokens_max tokens
   };
   static Result<std::unique_ptr<LocalEngine>> create(std::shared_ptr<const gpu::Model> model, const Options& options);
   ~LocalEngine();
