@@ -322,9 +322,10 @@ void Core::State::schedule(Sequence& sequence, std::uint32_t count, StepPlan& pl
   if (work.sample) work.guesses = ask_for_guesses(sequence);
   // A draft model goes on in the row's pages, so there are some for it as long as others have enough.
   const bool starts = !plan.set.empty() && plan.set.back().row == sequence.row;  // what a start may take was decided before
-  const bool spare = work.guesses > 0 && !starts && book_of(sequence).available() > 2 * running.size();
-  const std::uint32_t end =
-      std::min(sequence.planned + count + (spare ? work.guesses : 0), std::max(sequence.positions_max(), sequence.planned + count));
+  const std::uint32_t most = std::max(sequence.positions_max(), sequence.planned + count) - sequence.planned,
+                      ahead = std::min(count + work.guesses, most);
+  const bool spare = work.guesses > 0 && !starts && new_pages(sequence, ahead) + running.size() <= book_of(sequence).available();
+  const std::uint32_t end = sequence.planned + (spare ? ahead : count);
   for (std::size_t g = 0; g < sequence.tables.size(); ++g) {
     std::vector<PageId>& pages = sequence.tables[g].pages;
     const std::uint32_t covering = pages_covering(config.kv.groups[g], end);
