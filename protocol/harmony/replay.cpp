@@ -63,7 +63,9 @@ Result<Message> message_of_ids(const Format& format, std::span<const TokenId> id
       text += more->text;
     }
   }
-  if (starts != 1 || message.role != Role::assistant) return refused("are not one message of the assistant; send it without tokens");
+  // A header that was given up before it had a word is nothing to mend, and still a message's beginning.
+  if (starts != 1 || message.role != Role::assistant || std::find(ids.begin(), ids.end(), format.start) != ids.end())
+    return refused("are not one message of the assistant; send it without tokens");
   message.content.emplace_back(TextContent{std::move(text)});
   return message;
 }

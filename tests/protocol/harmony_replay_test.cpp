@@ -85,6 +85,8 @@ TEST(HarmonyReplay, ids_that_are_not_one_whole_message_are_refused) {
       {"<|channel|>final<|message|>cut", "up to the token that ended it"},
       {"<|channel|>final<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|end|>", "one message"},
       {"<|channel|>final<|message|>a<|end|>more", "no further"},
+      {"<|endoftext|><|start|>assistant<|message|>a<|end|>", "one message"},
+      {"<|channel|><|start|>assistant<|message|>a<|end|>", "message"},
       {"<|end|>", "not one message"},
       {"<|channel|>final text<|end|>", "missing_message"},
       {"<|channel|>final<|message|>a<|start|>assistant<|channel|>final<|message|>b<|end|>", "missing_end"},
