@@ -228,7 +228,7 @@ def main():
     parser = argparse.ArgumentParser(prog="tools/test", description="Builds, lints and tests everything; logs are in build/logs.")
     parser.add_argument("--quick", action="store_true", help="the release build only: lint, checks of the sources, all test programs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="compilers at once (default: one a core)")
-    parser.add_argument("--fuzz-seconds", type=int, default=10, help="time for each fuzz target; 0 leaves fuzzing out (default: 10)")
+    parser.add_argument("--fuzz-seconds", type=int, default=6, help="time for each fuzz target; 0 leaves fuzzing out (default: 6)")
     options = parser.parse_args()
     report = Report()
     try:
