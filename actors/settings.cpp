@@ -293,6 +293,10 @@ Status check(const ServeSettings& s) {
   if (!s.draft_model.empty() && s.device == "synthetic")
     return Error{ErrorCode::invalid_argument, "--draft-model guesses for a model, and a synthetic engine has none; leave one of the two out",
                  "draft-model"};
+  if (const auto control = expert_control_of(s); control && !control->off() && s.device == "synthetic")
+    return Error{ErrorCode::invalid_argument,
+                 "--capacity-policy and what else controls experts is for models, and a synthetic engine has none; leave one of the two out",
+                 "capacity-policy"};
   if (auto status = check_curve(s); !status) return status;
   if (auto addresses = serving_addresses(s.bind, s.metrics, !s.curve_key.empty()); !addresses) return addresses.error();
   if (auto status = check_http(s); !status) return status;

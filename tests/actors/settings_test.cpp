@@ -97,6 +97,21 @@ TEST(Settings, a_capacity_factor_is_over_the_mean_and_a_number) {
   }
 }
 
+TEST(Settings, what_a_synthetic_engine_would_not_do_is_refused) {
+  const auto refused = [](auto change) {
+    ServeSettings s = with(1, 1, 0, 0, "0");
+    s.device = "synthetic";
+    EXPECT_TRUE(check(s).ok());
+    change(s);
+    const Status status = check(s);
+    EXPECT_FALSE(status.ok());
+    return status.ok() ? std::string() : status.error().field;
+  };
+  EXPECT_EQ(refused([](ServeSettings& s) { s.limits.speculation_tokens_max = 2; }), "speculate");
+  EXPECT_EQ(refused([](ServeSettings& s) { s.draft_model = "somewhere"; }), "draft-model");
+  EXPECT_EQ(refused([](ServeSettings& s) { s.capacity_policy = "drop"; }), "capacity-policy");
+}
+
 TEST(Settings, numbers_out_of_range_are_refused_with_flag_value_and_range) {
   const auto refused = [](auto change) {
     ServeSettings s = with(2, 1, 2, 2, "0");
