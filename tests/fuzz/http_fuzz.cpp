@@ -2,11 +2,11 @@
 // comes back are whole answers, each with an id and with JSON where it says so, and the connection ends. The first byte chooses whether callers need
 // keys.
 #include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <cstdint>
 #include <memory>
@@ -76,27 +76,37 @@ struct Service {
   }
 };
 
+// The fuzzer's own clock interrupts system calls.
+template <class Call>
+ssize_t uninterrupted(Call call) {
+  ssize_t result = 0;
+  do result = call();
+  while (result < 0 && errno == EINTR);
+  return result;
+}
+
+// A connection that was interrupted goes on by itself; when it is made, asking for it again says so.
+bool connects(int fd, const sockaddr_in& address) {
+  const auto once = [&] { return ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address); };
+  int result = once();
+  while (result != 0 && (errno == EINTR || errno == EALREADY)) result = once();
+  return result == 0 || errno == EISCONN;
+}
+
 // All that the server says until it closes.
 std::string answers_to(const sockaddr_in& address, std::string_view bytes) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  // From another address of the loopback each time: one has 28,000 ports, each of which rests for a minute after its use.
-  static std::uint32_t calls = 0;
-  sockaddr_in from{};
-  from.sin_family = AF_INET;
-  from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + ++calls % 200);
-  const int later = 1;
-  ::setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &later, sizeof later);
-  require(::bind(fd, reinterpret_cast<const sockaddr*>(&from), sizeof from) == 0, "an address of the loopback is there");
-  require(fd >= 0 && ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0, "the server can be reached");
+  require(fd >= 0 && connects(fd, address), "the server can be reached");
   while (!bytes.empty()) {
-    const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t sent = uninterrupted([&] { return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); });
     if (sent <= 0) break;  // it has heard enough
     bytes.remove_prefix(static_cast<std::size_t>(sent));
   }
   ::shutdown(fd, SHUT_WR);
   std::string said;
   char block[4096];
-  for (ssize_t got = 0; (got = ::recv(fd, block, sizeof block, 0)) > 0;) said.append(block, static_cast<std::size_t>(got));
+  for (ssize_t got = 0; (got = uninterrupted([&] { return ::recv(fd, block, sizeof block, 0); })) > 0;)
+    said.append(block, static_cast<std::size_t>(got));
   ::close(fd);
   return said;
 }
