@@ -56,7 +56,7 @@ class DraftingExecutor final : public Executor {
   }
 
   void submit(const StepPlan& plan, std::shared_ptr<Communicator> communicator, Done done) override {
-    target_->submit(plan, std::move(communicator), [this, plan, done = std::move(done)](Result<StepResult> result) mutable {
+    target_->submit(plan, std::move(communicator), [this, plan = StepPlan(plan), done = std::move(done)](Result<StepResult> result) mutable {
       {
         const std::lock_guard lock(mutex_);
         steps_.push_back({std::move(plan), std::move(result), std::move(done)});
