@@ -62,7 +62,8 @@ Result<std::uint64_t> beside_draft(const EngineSetup& setup, std::uint64_t bytes
   if (!pages) return pages.error();
   const auto own = gpu::draft_layout(setup.draft->model->spec, *pages, 1, gpu::kv_format(setup.device));
   if (!own) return own.error();
-  const std::uint64_t taken = gpu::cuda::weight_bytes_max(*program) + gpu::cuda::scratch_bytes_max(*program, setup.limits);
+  const std::uint64_t taken =
+      gpu::cuda::weight_bytes_max(*program) + gpu::cuda::scratch_bytes_max(*program, gpu::draft_limits(setup.draft->model->spec, setup.limits));
   if (bytes <= taken)
     return Error{ErrorCode::too_large,
                  "the draft model takes up to " + std::to_string(taken >> 20) + " MiB of a GPU, and the model leaves " + std::to_string(bytes >> 20) +

@@ -284,6 +284,13 @@ Result<KvLayout> draft_layout(const DecoderSpec& draft, const KvLayout& kv, std:
   return layout;
 }
 
+Limits draft_limits(const DecoderSpec& draft, const Limits& limits) {
+  Limits own = limits;
+  own.context_tokens_max = std::min(limits.context_tokens_max, draft.context_tokens_max);
+  own.step_tokens_max += static_cast<std::uint32_t>(unasked_tokens) * limits.rows_max;
+  return own;
+}
+
 Result<std::unique_ptr<Executor>> drafting_executor(std::unique_ptr<Executor> target, const DecoderSpec& spec, const ExecutorConfig& config) {
   const DecoderSpec& own = config.draft->model->spec;
   if (own.vocabulary != spec.vocabulary)
@@ -297,9 +304,7 @@ Result<std::unique_ptr<Executor>> drafting_executor(std::unique_ptr<Executor> ta
   ExecutorConfig draft;
   draft.placement = config.draft->placement;
   draft.kv = *layout;
-  draft.limits = config.limits;
-  draft.limits.context_tokens_max = std::min(config.limits.context_tokens_max, own.context_tokens_max);
-  draft.limits.step_tokens_max += static_cast<std::uint32_t>(unasked_tokens) * config.limits.rows_max;
+  draft.limits = draft_limits(own, config.limits);
   draft.threads = config.threads;
   draft.device = config.device;
   draft.dense = config.dense;

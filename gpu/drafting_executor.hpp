@@ -16,6 +16,9 @@ namespace althing::gpu {
 // unsupported: a layer whose window none of the model's groups has.
 Result<KvLayout> draft_layout(const DecoderSpec& draft, const KvLayout& kv, std::uint32_t dp_groups, const KvFormat& format);
 
+// Those of the draft model's executor, where the model's has `limits`: what it lets come together it reads in one step.
+Limits draft_limits(const DecoderSpec& draft, const Limits& limits);
+
 // `target` is of config.placement and without a draft model. REQUIRES: config.draft. Errors: invalid_argument (another vocabulary), those of
 // draft_layout and Executor::create.
 Result<std::unique_ptr<Executor>> drafting_executor(std::unique_ptr<Executor> target, const DecoderSpec& spec, const ExecutorConfig& config);
