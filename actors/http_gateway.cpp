@@ -37,6 +37,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds beat{20};
 constexpr milliseconds keys_interval{1000};
 constexpr const char* client_name = "althing-gateway/" ALTHING_VERSION;
+constexpr milliseconds last_words{100};         // after a stop, for what they are to leave
 constexpr milliseconds farewell{700};           // under the supervisor's patience with a core that stops
 constexpr milliseconds engine_timeout{30'000};  // longer than any recovery: a stream waits for a core that is started again
 constexpr milliseconds engine_ping_interval{100};
@@ -79,7 +80,7 @@ class HttpGateway {
   bool ready() const { return ready_; }
   // Nothing is open, and all that was said has left.
   bool idle() const { return gateway_->open_requests() == 0 && server_->answering() == 0; }
-  // Ends run(): when it is idle, or then.
+  // Ends run(): when it is idle, or then; what is still open hears why.
   void stop_by(Clock::time_point time) { stop_by_ = std::min(stop_by_, time); }
   std::function<void()> on_beat;
   void run() { server_->run(); }
@@ -89,6 +90,7 @@ class HttpGateway {
   Status listen(const HttpGatewaySettings& settings, const HttpAddress& address);
   Status show_metrics(const std::string& address);
   void watch_engine();
+  void stop_if_due();
 
   KeyDesk desk_;
   MetricsObserver observer_;
@@ -156,10 +158,18 @@ void HttpGateway::watch_engine() {
     gateway_->keep_alive(Clock::now());
     ready_ = gateway_->state() == "ready";
     if (on_beat) on_beat();
-    if (stop_by_ != Clock::time_point::max() && (idle() || Clock::now() > stop_by_)) server_->stop();
+    if (stop_by_ != Clock::time_point::max()) stop_if_due();
   });
   server_->every(keys_interval, [this] { desk_.reload(false); });
   server_->on_signal({SIGHUP}, [this](int) { desk_.reload(true); });
+}
+
+void HttpGateway::stop_if_due() {
+  const auto now = Clock::now();
+  // An engine that stops says so to its streams; one that died, or is another's, does not.
+  if (now > stop_by_ && gateway_->open_requests() > 0)
+    gateway_->end_open(Error{ErrorCode::draining, "the gateway stopped before this request was finished; ask again when it is back", ""});
+  if (idle() || now > stop_by_ + last_words) server_->stop();
 }
 
 int report(const ControlChannel& control, const Error& error) {

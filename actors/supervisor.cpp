@@ -28,9 +28,10 @@
 namespace althing::actors {
 namespace {
 
-constexpr std::chrono::milliseconds core_stop_wait{1300};    // this and the next two are under 2 s, which is how long a second signal may take
-constexpr std::chrono::milliseconds gateway_stop_wait{100};  // after the core has stopped
-constexpr std::chrono::milliseconds rank_stop_wait{500};
+// From the second signal on; all is over in under 2 s.
+constexpr std::chrono::milliseconds core_stops_within{1200};
+constexpr std::chrono::milliseconds gateway_stops_within{1400};  // it says what the core has said, so a core that is quick leaves it the time
+constexpr std::chrono::milliseconds ranks_stop_within{1900};
 constexpr std::chrono::seconds storm_window{60};
 constexpr std::chrono::seconds client_return{5};  // after a core's death; as long as the gateway keeps streams of clients that vanished
 constexpr int watch_interval_ms = 20;
@@ -376,27 +377,29 @@ void Supervisor::give_up(int code, const std::string& why) {
 
 void Supervisor::shut_down() {
   if (!draining_) tell_manager("STOPPING=1");
-  // It says its last words while the core does, and needs less time for them.
+  const auto began = Clock::now();
+  const auto ends_within = [began](const ChildProcess& child, std::chrono::milliseconds limit) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(began + limit - Clock::now());
+    return readable_within(child.pidfd(), std::max(left, std::chrono::milliseconds(0)));
+  };
   if (gateway_) gateway_->control().send("stop");
   if (core_) {
     core_->control().send("stop");
-    if (!readable_within(core_->pidfd(), core_stop_wait)) core_->signal(SIGKILL);
+    if (!ends_within(*core_, core_stops_within)) core_->signal(SIGKILL);
     core_->reap();
     core_.reset();
   }
   if (gateway_) {
-    if (!readable_within(gateway_->pidfd(), gateway_stop_wait)) gateway_->signal(SIGKILL);
+    if (!ends_within(*gateway_, gateway_stops_within)) gateway_->signal(SIGKILL);
     gateway_->reap();
     gateway_.reset();
   }
   if (segment_) segment_->abort();
   for (Member& member : members_)
     if (member.process) member.process->control().send("stop");
-  const auto deadline = Clock::now() + rank_stop_wait;  // of all together: they were told at the same time
   for (Member& member : members_) {
     if (!member.process) continue;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    if (!readable_within(member.process->pidfd(), std::max(left, std::chrono::milliseconds(0)))) member.process->signal(SIGKILL);
+    if (!ends_within(*member.process, ranks_stop_within)) member.process->signal(SIGKILL);
     member.process->reap();
     member.process.reset();
   }

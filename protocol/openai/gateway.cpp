@@ -157,12 +157,17 @@ void Gateway::pump() {
 }
 
 void Gateway::keep_alive(std::chrono::steady_clock::time_point now) {
-  std::erase_if(streams_, [&](const std::weak_ptr<Relay>& stream) {
-    const auto relay = stream.lock();
+  std::erase_if(relays_, [&](const std::weak_ptr<Relay>& weak) {
+    const auto relay = weak.lock();
     if (!relay || relay->is_over()) return true;
-    relay->keep_alive(now, options_.keep_alive);
+    if (options_.keep_alive > milliseconds(0)) relay->keep_alive(now, options_.keep_alive);
     return false;
   });
+}
+
+void Gateway::end_open(const Error& why) {
+  for (const auto& weak : std::exchange(relays_, {}))
+    if (const auto relay = weak.lock()) relay->end(why);
 }
 
 std::vector<std::string_view> Gateway::route_names() {
@@ -343,13 +348,12 @@ void Gateway::begin(Draft& draft, const std::shared_ptr<http::Exchange>& exchang
   Job& job = **draft.job;
   job.submit.tenant = caller.tenant;
   for (wire::Submit& other : job.others) other.tenant = caller.tenant;
-  const bool rests = job.stream && options_.keep_alive > milliseconds(0);
   observer_.open_requests(++open_);
   const auto relay = std::make_shared<Relay>(host_, exchange, std::move(job), [this, caller](const TokenCounts& counts) {
     observer_.open_requests(--open_);
     doorkeeper_.used(caller, counts.prompt + counts.completion);
   });
-  if (rests) streams_.push_back(relay);
+  relays_.push_back(relay);
   relay->start();
   pump();
 }

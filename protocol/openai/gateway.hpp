@@ -50,6 +50,8 @@ class Gateway : public http::Handler {
   // From now on nothing new is begun; what is open goes on.
   void drain() { draining_ = true; }
   bool draining() const { return draining_; }
+  // Ends what is open; its clients hear why.
+  void end_open(const Error& why);
   std::size_t open_requests() const { return open_; }
   // draining; starting or unreachable, as far as the engine has not answered; else the engine's own word, of which "ready" is one.
   std::string state() const;
@@ -77,7 +79,7 @@ class Gateway : public http::Handler {
   std::int64_t began_;  // Unix time, seconds
   std::random_device random_;
   std::uint32_t keys_made_ = 0;
-  std::vector<std::weak_ptr<Relay>> streams_;
+  std::vector<std::weak_ptr<Relay>> relays_;
   std::size_t open_ = 0;
   bool draining_ = false;
 };

@@ -150,6 +150,10 @@ void Relay::fail(const Error& error) {
   over();
 }
 
+void Relay::end(const Error& why) {
+  if (!over_) fail(why);
+}
+
 void Relay::cancel_parts() {
   for (const Part& part : parts_)
     if (!part.done) host_.client.cancel(part.id);

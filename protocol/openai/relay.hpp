@@ -38,6 +38,8 @@ class Relay : public std::enable_shared_from_this<Relay> {
   void start();
   // A stream that has told its client nothing for `silence` tells it a comment, which clients pass over: proxies cut connections that rest.
   void keep_alive(std::chrono::steady_clock::time_point now, std::chrono::milliseconds silence);
+  // Cancels what runs in the engine and tells the client why; nothing when it is over.
+  void end(const Error& why);
   bool is_over() const { return over_; }
 
  private:

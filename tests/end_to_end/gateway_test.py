@@ -359,6 +359,22 @@ def a_second_signal_ends_it_at_once_and_streams_hear_why():
         assert server.process.wait(20) == 0 and time.monotonic() - began < 2 * PATIENCE
 
 
+def a_gateway_that_is_held_up_still_says_the_last_words():
+    with Server(*HTTP, '--drain-seconds', 60, ranks=1) as server:
+        stream = Stream(server.http).until(b'"reasoning"')
+        gateway = server.children()['gateway']
+        core = server.children()['core']
+        server.process.send_signal(signal.SIGTERM)
+        wait_for('it drains', lambda: state(server.http) == (503, 'draining'), 2)
+        os.kill(gateway, signal.SIGSTOP)
+        server.process.send_signal(signal.SIGTERM)
+        wait_for('the core has gone', lambda: not pathlib.Path(f'/proc/{core}').exists(), 2)
+        time.sleep(0.4)  # how long it is held up; a busy machine does it too
+        os.kill(gateway, signal.SIGCONT)
+        stream.until(b'data: {"error"')
+        assert server.process.wait(20) == 0
+
+
 class Alone:
     """`althing gateway`, with the tiny model's tokenizer."""
 
@@ -397,9 +413,23 @@ def alone_it_waits_for_its_server_and_outlives_it():
         assert gateway.process.wait(10 * PATIENCE) == 0 and not gateway.ready_file.exists()
 
 
+def alone_a_second_signal_ends_streams_and_they_hear_why():
+    with Server(ranks=1) as server, Alone(server.endpoint) as gateway:
+        wait_for('it is ready', lambda: state(gateway.http) == (200, 'ready'))
+        stream = Stream(gateway.http).until(b'"reasoning"')
+        gateway.process.send_signal(signal.SIGTERM)
+        wait_for('it drains', lambda: state(gateway.http) == (503, 'draining'), 2)
+        gateway.process.send_signal(signal.SIGTERM)
+        stream.until(b'data: {"error"')
+        assert b'"draining"' in stream.text, stream.text[-300:]
+        assert gateway.process.wait(2 * PATIENCE) == 0
+        wait_for('the engine is told', lambda: server.metric('althing_requests_running') == 0)
+
+
 if __name__ == '__main__':
     main(a_stream_that_waits_says_that_it_lives, a_list_of_prompts_is_answered_as_each_alone, without_a_right_key_everything_but_probes_is_refused_alike, quotas_of_requests_and_of_tokens_are_kept_by_key, keys_change_with_their_file, what_cannot_be_started_is_refused_in_one_line,
          other_machines_see_no_metrics_and_need_a_key, a_page_of_another_name_is_refused, a_client_that_leaves_cancels_its_request,
          bytes_of_any_kind_are_answered_or_dropped_and_nobody_else_notices, connections_are_bounded_and_kept, numbers_add_up, readiness_follows_the_server,
          a_gateway_that_keeps_dying_is_left_alone_and_the_server_serves, a_drain_lets_open_streams_end, a_second_signal_ends_it_at_once_and_streams_hear_why,
-         alone_it_waits_for_its_server_and_outlives_it)
+         a_gateway_that_is_held_up_still_says_the_last_words,
+         alone_it_waits_for_its_server_and_outlives_it, alone_a_second_signal_ends_streams_and_they_hear_why)

@@ -120,6 +120,23 @@ TEST_F(OpenaiRelay, a_stream_that_rests_says_that_it_lives) {
   EXPECT_FALSE(whole->has_output());
 }
 
+TEST_F(OpenaiRelay, a_gateway_that_ends_tells_those_who_wait_and_the_engine) {
+  connect();
+  const auto stream = ask(request("POST", "/v1/chat/completions", stream_));
+  const auto first = hear<wire::Submit>();
+  const auto whole = ask(request("POST", "/v1/chat/completions", hello_));
+  const auto second = hear<wire::Submit>();
+  ASSERT_TRUE(first && second);
+  say(wire::Accepted{first->request_id, 5, 1});
+  pump_until([&] { return stream->started(); });
+  gateway_->end_open(Error{ErrorCode::draining, "it ended", ""});
+  EXPECT_EQ(gateway_->open_requests(), 0u);
+  EXPECT_NE(stream->take().find("it ended"), std::string::npos);
+  EXPECT_TRUE(whole->finished());
+  EXPECT_EQ(whole->status(), 503);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(hear<wire::Cancel>());
+}
+
 // What a stream's bytes say in each choice.
 std::map<int, std::string> texts_of(const std::string& bytes) {
   std::map<int, std::string> texts;
