@@ -54,6 +54,7 @@ class OpenaiGateway : public testing::Test {
  protected:
   OpenaiGateway() {
     ClientOptions options = tests::options_for(server_.endpoint());
+    options.ping_interval_max = 20ms;  // each test waits for one
     const auto tokenizer = Tokenizer::of_model(ALTHING_SOURCE_DIR "/examples/models/tiny");
     GatewayOptions how{*harmony::Format::of(*tokenizer), true};
     how.aside = [this](auto heavy, auto then) { aside_.emplace_back(std::move(heavy), std::move(then)); };
